@@ -1,0 +1,265 @@
+"""The state that everything on screen and in a report is drawn from: what the ranks did, aligned.
+
+Pure data. `fold.py` alone changes it; rules, widgets and exporters read it. Times are nanoseconds since the run's start
+on one common clock. Indices of passes, windows and steps count from 0, per module and rank. Columns are numpy structured
+arrays with the fields of `trace.records.COLUMNS`, in pass (or call) order, times already shifted to the common clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpviz.trace import records as r
+
+Rows = npt.NDArray[np.void]
+
+
+class Sync(IntEnum):
+    """What happened to a pass's gradients. Across ranks the worst stands: UNFINISHED > MIXED > PARTIAL > the rest."""
+
+    LOCAL = 0
+    SYNCED = 1
+    PARTIAL = 2
+    MIXED = 3
+    UNFINISHED = 4
+    RUNNING = 5  # live only: some rank has not reported this pass yet
+    ABSENT = 6  # a rank never ran it
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Gradients(IntEnum):
+    """What a step used: averaged over the ranks, never averaged, or averaged and then added to locally."""
+
+    SYNCED = 0
+    LOCAL = 1
+    STALE = 2
+    MIXED = 3
+    NONE = 4  # no gradient at all
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+class Replicas(IntEnum):
+    UNKNOWN = 0
+    EQUAL = 1
+    DIVERGED = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the user's code."""
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    code: str = ""
+    via: str = ""
+
+    @property
+    def short(self) -> str:
+        """`train.py:19`, or an empty string if unknown."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}" if self.file else ""
+
+
+@dataclass(slots=True)
+class RunInfo:
+    """run.json, as far as viewers need it."""
+
+    id: str = ""
+    command: tuple[str, ...] = ()
+    title: str = ""
+    world_size: int = 0
+    backend: str = ""
+    backend_reason: str = ""
+    torch: str = ""
+    ddpviz: str = ""
+    status: str = "running"  # "starting" | "running" | "finished" | "failed" | "hung" | "interrupted"
+    exit_code: int | None = None
+    observed_by: str = ""
+    redirected: bool = False
+    budget: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank: its process, its last word, and what it is doing."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    local_rank: int = 0
+    backend: str = ""
+    device: str = ""
+    attempt: int = 0
+    started_ns: int = 0
+    last_ns: int = 0  # time of the newest thing heard from it
+    progress: int = 0  # grows with everything its probe sees
+    progress_ns: int = 0  # when `progress` last grew
+    stack: r.Stack | None = None  # what it is blocked in; None while it moves
+    exit: r.Exit | None = None
+    signal: int | None = None  # filled from run.json where the launcher knows it
+    exit_code: int | None = None
+    refused: list[r.Refused] = field(default_factory=list)
+    dropped: int = 0
+    joined: dict[int, int] = field(default_factory=dict)  # module -> last pass before it shadows
+    collectives: dict[int, int] = field(default_factory=dict)  # group key -> collectives issued so far
+
+    @property
+    def status(self) -> str:
+        """"running", "waiting", "finished", "failed" or "died" (gone without a last word)."""
+        if self.exit is not None:
+            return "finished" if self.exit.reason in ("finished", "detached") and not self.exit.code else "failed"
+        if self.signal is not None or self.exit_code not in (None, 0):
+            return "died"
+        return "waiting" if self.stack is not None and self.stack.doing != "computing" else "running"
+
+
+@dataclass(slots=True)
+class Param:
+    name: str
+    numel: int
+    managed: bool = True
+    reason: str = ""  # why the reducer does not manage it
+
+
+@dataclass(slots=True)
+class Layout:
+    buckets: list[tuple[int, ...]]  # parameter indices of each bucket
+    bytes: list[int]
+    at: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """What one rank did with one module."""
+
+    rank: int
+    passes: Rows  # PASS rows, by index; a view, do not keep it across feeds
+    sync: npt.NDArray[np.uint8]  # Sync of each pass on this rank alone
+    buckets: Rows  # BUCKET rows, sorted by pass then index
+    steps: Rows  # STEP rows of this module on this rank, executed ones only
+    gradients: npt.NDArray[np.uint8]  # Gradients of each of `steps` on this rank alone
+    skipped: Rows  # STEP rows that GradScaler skipped
+    clears: Rows
+    layers: Rows
+    unused: r.Unused | None = None
+    nonfinite: r.NonFinite | None = None
+    clips: list[r.Clip] = field(default_factory=list)
+    buffers: r.Buffers | None = None
+
+    def buckets_of(self, index: int) -> Rows:
+        """The bucket rows of one pass, in bucket order."""
+        lo, hi = np.searchsorted(self.buckets["pass"], [index, index + 1])
+        return self.buckets[lo:hi]
+
+
+@dataclass(slots=True)
+class Module:
+    """One DDP module, the same on all its ranks, in the order of construction."""
+
+    id: int
+    name: str
+    params: list[Param]
+    group: int  # key into Timeline.groups
+    ranks: tuple[int, ...]  # global ranks that hold it
+    dtype: str
+    itemsize: int
+    options: dict[str, bool | int | float | str]
+    site: Site
+    layouts: list[Layout]
+    lanes: dict[int, Lane]
+    hook: str = ""  # name of the user's communication hook
+    verdicts: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))  # Sync across ranks, by index
+
+    @property
+    def numel(self) -> int:
+        return sum(p.numel for p in self.params if p.managed)
+
+    @property
+    def passes(self) -> int:
+        """Micro-steps so far: the most that any rank has."""
+        return len(self.verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """One module's share in one step."""
+
+    module: int
+    after: tuple[int | None, ...]  # by position in Module.ranks: last pass before the update, None if the rank did not step
+    gradients: Gradients
+    by_rank: tuple[Gradients | None, ...]
+    replicas: Replicas
+    grads_equal: bool | None  # gradients as used, compared bit for bit across ranks; None if not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One executed optimizer.step, in call order, aligned across ranks by index."""
+
+    index: int
+    parts: tuple[StepPart, ...]
+    begin: int  # earliest over ranks
+    end: int  # latest
+    site: Site
+    optimizer: str
+    in_phase: bool  # all ranks stepped after the same micro-step
+
+    @property
+    def gradients(self) -> Gradients:
+        kinds = {p.gradients for p in self.parts if p.gradients is not Gradients.NONE}
+        return kinds.pop() if len(kinds) == 1 else (Gradients.MIXED if kinds else Gradients.NONE)
+
+    @property
+    def replicas(self) -> Replicas:
+        kinds = {p.replicas for p in self.parts}
+        if Replicas.DIVERGED in kinds:
+            return Replicas.DIVERGED
+        return Replicas.EQUAL if kinds == {Replicas.EQUAL} else Replicas.UNKNOWN
+
+
+@dataclass(slots=True)
+class GroupState:
+    """One process group over its members: who issued what, by the group's own count."""
+
+    key: int
+    name: str
+    ranks: tuple[int, ...]
+    backend: str
+    collectives: dict[int, Rows] = field(default_factory=dict)  # rank -> COLLECTIVE rows (bucket all-reduces apart)
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Everything known about a run. `version` grows with every change, so a viewer knows when to draw."""
+
+    run: RunInfo = field(default_factory=RunInfo)
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    groups: dict[int, GroupState] = field(default_factory=dict)
+    modules: list[Module] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    skipped: list[Step] = field(default_factory=list)
+    unmanaged: dict[int, list[r.Unmanaged]] = field(default_factory=dict)  # rank -> what the reducer does not manage
+    learning: dict[int, list[r.Learning]] = field(default_factory=dict)  # rank -> learning-rate changes
+    now_ns: int = 0  # newest time heard from any rank
+    version: int = 0
+
+    def site(self, rank: int, site_id: int) -> Site:
+        """The place that `site_id` names in that rank's trace; an empty Site if unknown."""
+        return self.sites.get((rank, site_id), Site())
+
+    sites: dict[tuple[int, int], Site] = field(default_factory=dict)

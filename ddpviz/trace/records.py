@@ -208,7 +208,7 @@ def struct_format(kind: RowKind) -> str:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-class Record(msgspec.Struct, tag=True, frozen=True, omit_defaults=True):
+class Record(msgspec.Struct, tag=True, tag_field="record", frozen=True, omit_defaults=True):
     """Base of the rare records. Unknown fields are ignored and unknown tags skipped, so newer traces stay readable."""
 
 

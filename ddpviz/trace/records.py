@@ -9,7 +9,6 @@ none. FORMAT.md beside this file writes the bytes down.
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
-from typing import Union
 
 import msgspec
 
@@ -212,7 +211,7 @@ class Record(msgspec.Struct, tag=True, tag_field="record", frozen=True, omit_def
     """Base of the rare records. Unknown fields are ignored and unknown tags skipped, so newer traces stay readable."""
 
 
-class Process(Record):
+class Process(Record, frozen=True):
     """First record of every file: who writes."""
 
     pid: int
@@ -231,7 +230,7 @@ class Process(Record):
     rank: int | None = None  # from the environment, before any process group exists
 
 
-class RankIs(Record):
+class RankIs(Record, frozen=True):
     rank: int
     world_size: int
     local_rank: int
@@ -240,7 +239,7 @@ class RankIs(Record):
     device: str = "cpu"
 
 
-class Group(Record):
+class Group(Record, frozen=True):
     """A process group of this process. `name` and `ranks` together are the same on all its members."""
 
     id: int
@@ -251,7 +250,7 @@ class Group(Record):
     destroyed: bool = False
 
 
-class Site(Record):
+class Site(Record, frozen=True):
     """A place in the user's code: the innermost frame outside site-packages, with the framework's call beside it."""
 
     id: int  # from 1; 0 is "unknown"
@@ -262,7 +261,7 @@ class Site(Record):
     via: str = ""  # the framework's call nearest to it, such as "lightning.pytorch ... optimizer_step"
 
 
-class Module(Record):
+class Module(Record, frozen=True):
     """A DDP module of this process, in the order of construction."""
 
     id: int
@@ -275,10 +274,10 @@ class Module(Record):
     device: str
     site: int
     at: int
-    options: dict[str, Union[bool, int, float, str]]  # DDP's arguments
+    options: dict[str, bool | int | float | str]  # DDP's arguments
 
 
-class Layout(Record):
+class Layout(Record, frozen=True):
     """A bucket layout. A module's first is recorded at construction, then one when the reducer rebuilds."""
 
     module: int
@@ -288,7 +287,7 @@ class Layout(Record):
     at: int
 
 
-class Unmanaged(Record):
+class Unmanaged(Record, frozen=True):
     """Parameters of the module that the reducer does not manage."""
 
     module: int
@@ -300,7 +299,7 @@ class Unmanaged(Record):
     at: int
 
 
-class Unused(Record):
+class Unused(Record, frozen=True):
     """Parameters that no pass has given a gradient yet. A later record of the same module replaces it."""
 
     module: int
@@ -309,7 +308,7 @@ class Unused(Record):
     final: bool = False
 
 
-class NonFinite(Record):
+class NonFinite(Record, frozen=True):
     """The first NaN or Inf in this rank's own gradients of a module, before any averaging."""
 
     module: int
@@ -319,7 +318,7 @@ class NonFinite(Record):
     bucket: int = -1
 
 
-class Clip(Record):
+class Clip(Record, frozen=True):
     """A call of clip_grad_norm_ or clip_grad_value_ on gradients of the module. `norm` is the total it returned."""
 
     module: int
@@ -331,7 +330,7 @@ class Clip(Record):
     norm: float | None = None
 
 
-class HookIs(Record):
+class HookIs(Record, frozen=True):
     """A user's communication hook was registered on the module."""
 
     module: int
@@ -340,7 +339,7 @@ class HookIs(Record):
     at: int
 
 
-class Buffers(Record):
+class Buffers(Record, frozen=True):
     """Checksum of the module's buffers, by buffer, when the process ended (or the module was detached)."""
 
     module: int
@@ -350,14 +349,14 @@ class Buffers(Record):
     at: int
 
 
-class Optimizer(Record):
+class Optimizer(Record, frozen=True):
     id: int
     name: str
     site: int
     modules: list[int]
 
 
-class Learning(Record):
+class Learning(Record, frozen=True):
     """The optimizer's learning rates, when they change."""
 
     optimizer: int
@@ -365,7 +364,7 @@ class Learning(Record):
     step: int
 
 
-class Joined(Record):
+class Joined(Record, frozen=True):
     """The rank ran out of inputs inside a join context and shadows the others from here."""
 
     module: int
@@ -373,7 +372,7 @@ class Joined(Record):
     at: int
 
 
-class Stack(Record):
+class Stack(Record, frozen=True):
     """What the main thread is blocked in: taken by the writer thread, innermost frame first."""
 
     at: int
@@ -390,7 +389,7 @@ class Stack(Record):
     pass_index: int = -1
 
 
-class Beat(Record):
+class Beat(Record, frozen=True):
     """The interpreter answers. About one a second; `progress` counts everything the probe has seen."""
 
     at: int
@@ -398,7 +397,7 @@ class Beat(Record):
     doing: str = ""
 
 
-class Refused(Record):
+class Refused(Record, frozen=True):
     """PyTorch raised out of a DDP call (constructor, forward, backward): its own words, and the names it leaves out."""
 
     at: int
@@ -411,14 +410,14 @@ class Refused(Record):
     params: list[int] = []
 
 
-class Note(Record):
+class Note(Record, frozen=True):
     """Something a person should know about the watching itself."""
 
     text: str
     at: int
 
 
-class Dropped(Record):
+class Dropped(Record, frozen=True):
     """Records that could not be written, and why: counted, never silently lost."""
 
     count: int
@@ -426,7 +425,7 @@ class Dropped(Record):
     at: int
 
 
-class Exit(Record):
+class Exit(Record, frozen=True):
     """The process's last word: absent if it was killed."""
 
     at: int
@@ -437,26 +436,26 @@ class Exit(Record):
     site: int = 0
 
 
-AnyRecord = Union[
-    Process,
-    RankIs,
-    Group,
-    Site,
-    Module,
-    Layout,
-    Unmanaged,
-    Unused,
-    NonFinite,
-    Clip,
-    HookIs,
-    Buffers,
-    Optimizer,
-    Learning,
-    Joined,
-    Stack,
-    Beat,
-    Refused,
-    Note,
-    Dropped,
-    Exit,
-]
+AnyRecord = (
+    Process
+    | RankIs
+    | Group
+    | Site
+    | Module
+    | Layout
+    | Unmanaged
+    | Unused
+    | NonFinite
+    | Clip
+    | HookIs
+    | Buffers
+    | Optimizer
+    | Learning
+    | Joined
+    | Stack
+    | Beat
+    | Refused
+    | Note
+    | Dropped
+    | Exit
+)

@@ -1,0 +1,104 @@
+"""Writes one process's trace: append-only blocks, rolling into segments. For one thread; raises OSError, keeps nothing.
+
+A block reaches the file in one write. If that fails half way (a full disk), the torn part is cut off again, or, where
+even that fails, the next block goes to a new segment: what was written before stays readable in every case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddpviz.trace import format as fmt
+from ddpviz.trace.records import Record, RowKind
+
+_BLOCK_BYTES = 1 << 20  # larger batches are split: a reader that follows live gets whole blocks soon
+
+
+class TraceFile:
+    """Files `<folder>/<stem>.<segment:04d>.ddpv`, mode 0600. Nothing is created before the first block."""
+
+    def __init__(self, folder: Path, stem: str, *, segment_bytes: int = 8 << 20) -> None:
+        self._folder = folder
+        self._stem = stem
+        self._segment_bytes = segment_bytes
+        self._segment = -1
+        self._fd = -1
+        self._size = 0
+
+    def records(self, batch: Sequence[Record]) -> None:
+        """Append records. Raises OSError: then none of the batch was written, or a part of it if it was huge."""
+        if not batch:
+            return
+        payload = fmt.encode_records(batch)
+        if len(payload) > _BLOCK_BYTES and len(batch) > 1:
+            middle = len(batch) // 2
+            self.records(batch[:middle])
+            self.records(batch[middle:])
+        else:
+            self._append(fmt.block(RowKind.RECORDS, 0, len(batch), payload))
+
+    def rows(self, kind: RowKind, packed: bytes, count: int) -> None:
+        """Append `count` rows, packed as `struct_format(kind)` says. Raises OSError; ValueError on a wrong size."""
+        width = fmt.WIDTH[kind]
+        if len(packed) != width * count:
+            raise ValueError(f"{count} rows of {kind.name} are {width * count} bytes, not {len(packed)}")
+        step = _BLOCK_BYTES // width
+        for first in range(0, count, step):
+            part = packed[first * width : (first + step) * width]
+            self._append(fmt.block(kind, width, len(part) // width, part))
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def _append(self, data: bytes) -> None:
+        if self._fd >= 0 and self._size + len(data) > self._segment_bytes:
+            self.close()
+        if self._fd < 0:
+            self._open()
+        elif os.fstat(self._fd).st_nlink == 0:
+            self.close()
+            raise FileNotFoundError(errno.ENOENT, "the trace file was removed", str(self._folder))
+        self._write(data)
+
+    def _open(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._folder, 0o700)  # not its parents: a run that was removed stays removed
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+        stem, twin = self._stem, 1
+        while True:
+            path = self._folder / f"{stem}.{self._segment + 1:04d}.ddpv"
+            try:
+                self._fd = os.open(path, flags, 0o600)
+                break
+            except FileExistsError:  # two hosts or containers on one folder can share every part of the stem
+                twin += 1
+                stem, self._segment = f"{self._stem}~{twin}", -1
+        if hasattr(os, "fchmod"):
+            with contextlib.suppress(OSError):
+                os.fchmod(self._fd, 0o600)  # whatever the umask took away
+        self._stem = stem
+        self._segment += 1
+        self._size = 0
+        self._write(fmt.file_header())
+
+    def _write(self, data: bytes) -> None:
+        try:
+            done = os.write(self._fd, data)
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError:
+                self.close()
+            if self._size == 0:
+                self.close()  # not even a header: start over
+            raise
+        self._size += len(data)

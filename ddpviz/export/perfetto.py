@@ -1,0 +1,185 @@
+"""A Chrome trace-event file that ui.perfetto.dev and Perfetto's trace_processor open.
+
+A process track a rank; in it a thread track a module for backward, one a bucket for its all-reduces, one for optimizer
+steps, one for the other collectives, and a counter a module for the norms. Arrows run from the rank that arrived last
+in an all-reduce to the end of that all-reduce on every other rank: who waited for whom. Times are microseconds from
+the run's start on the common clock. Format: "Trace Event Format", the JSON that Chrome's tracing wrote.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ddpviz.export import words
+from ddpviz.export.report import bucket_bytes, plain
+from ddpviz.timeline import model as m
+from ddpviz.trace import records as r
+
+Event = dict[str, Any]
+
+STEPS, COLLECTIVES, MODULES = 1, 2, 100  # thread ids: each module has a hundred, its buckets from the second on
+
+
+def to_perfetto(tl: m.Timeline) -> bytes:
+    """The whole trace as UTF-8 JSON."""
+    return msgspec.json.encode(
+        {
+            "traceEvents": list(events(tl)),
+            "displayTimeUnit": "ms",
+            "otherData": {"ddpviz": tl.run.ddpviz, "run": tl.run.id, "command": " ".join(tl.run.command)},
+        }
+    )
+
+
+def events(tl: m.Timeline) -> Iterator[Event]:
+    for rank, state in sorted(tl.ranks.items()):
+        where = f" on {state.host}" if state.host else ""
+        yield _meta("process_name", rank, 0, name=f"rank {rank}{where}")
+        yield _meta("process_sort_index", rank, 0, sort_index=rank)
+        yield _meta("thread_name", rank, STEPS, name="optimizer steps")
+        yield _meta("thread_sort_index", rank, STEPS, sort_index=STEPS)
+    for module in tl.modules:
+        for lane in module.lanes.values():
+            yield from _passes(tl, module, lane)
+            yield from _buckets(tl, module, lane)
+            yield from _steps(tl, module, lane)
+        yield from _flows(module)
+    yield from _collectives(tl)
+
+
+def _passes(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
+    F = r.PassFlag
+    thread = MODULES * (module.id + 1)
+    name = f"{module.name} #{module.id}" if len(tl.modules) > 1 else module.name
+    yield _meta("thread_name", lane.rank, thread, name=f"{name}: backward")
+    yield _meta("thread_sort_index", lane.rank, thread, sort_index=thread)
+    for row, sync in zip(lane.passes, lane.sync.tolist(), strict=True):
+        flags, index = int(row["flags"]), int(row["index"])
+        site = tl.site(lane.rank, int(row["backward_site"]))
+        args: dict[str, Any] = {"window": int(row["window"]), "sync": m.Sync(sync).word, "line": site.short}
+        for key, bit in (("local_norm", F.HAS_LOCAL_NORM), ("norm", F.HAS_NORM), ("loss", F.HAS_LOSS)):
+            if flags & bit:
+                args[key] = plain(float(row[key]))
+        title = f"backward {index} ({words.PASS_WORDS[m.Sync(sync)]})"
+        yield _slice(title, lane.rank, thread, int(row["begin"]), int(row["end"]), "backward", args)
+        counters = {
+            key: float(row[column])
+            for key, column, bit in (("local", "local_norm", F.HAS_LOCAL_NORM), ("averaged", "norm", F.HAS_NORM))
+            if flags & bit and math.isfinite(row[column])
+        }
+        if counters:
+            yield {"ph": "C", "name": f"{name}: norm", "pid": lane.rank, "ts": _us(int(row["end"])), "args": counters}
+
+
+def _buckets(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
+    named: set[int] = set()
+    for row in lane.buckets:
+        index, begin, end = int(row["index"]), _start(row), int(row["done"])
+        if not int(row["flags"]) & r.BucketFlag.SENT or not begin or end < begin:
+            continue
+        thread = _thread(module, index)
+        if index not in named:
+            named.add(index)
+            yield _meta("thread_name", lane.rank, thread, name=f"{module.name}: bucket {index} all-reduce")
+            yield _meta("thread_sort_index", lane.rank, thread, sort_index=thread)
+        layout = int(row["layout"])
+        args = {
+            "backward": int(row["pass"]),
+            "layers": words.bucket_layers(module, layout, index, limit=12),
+            "bytes": bucket_bytes(module, layout, index),
+            "wire_bytes": int(row["wire_bytes"]),
+            "ready_us": _us(int(row["ready"])) if row["ready"] else None,
+        }
+        yield _slice(f"all-reduce bucket {index}", lane.rank, thread, begin, end, "all-reduce", args)
+
+
+def _steps(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
+    for rows, skipped in ((lane.steps, False), (lane.skipped, True)):
+        for number, row in enumerate(rows):
+            used = m.Gradients(int(lane.gradients[number])).word if not skipped else "skipped by GradScaler"
+            yield {
+                "ph": "i",
+                "s": "p",
+                "name": f"step {int(row['index'])} ({used})",
+                "cat": "step",
+                "pid": lane.rank,
+                "tid": STEPS,
+                "ts": _us(int(row["end"])),
+                "args": {"module": module.id, "line": tl.site(lane.rank, int(row["site"])).short},
+            }
+
+
+def _flows(module: m.Module) -> Iterator[Event]:
+    """From the last rank to arrive in each all-reduce to its end on the others."""
+    meetings: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for lane in module.lanes.values():
+        for row in lane.buckets:
+            begin, end = _start(row), int(row["done"])
+            if int(row["flags"]) & r.BucketFlag.SENT and begin and end > begin and int(row["count"]) != r.NO_INDEX:
+                key = (int(row["count"]), int(row["index"]))
+                meetings.setdefault(key, []).append((begin, end, lane.rank))
+    for (count, index), arrivals in meetings.items():
+        last, _, who = max(arrivals)
+        for begin, end, rank in arrivals:
+            if rank == who or not begin <= last < end:
+                continue
+            common = {
+                "name": "waited for",
+                "cat": "flow",
+                "id": f"{module.id}.{count}.{index}.{rank}",
+                "tid": _thread(module, index),
+            }
+            yield {"ph": "s", **common, "pid": who, "ts": _us(last)}
+            yield {"ph": "f", "bp": "e", **common, "pid": rank, "ts": _us(end - 1)}
+
+
+def _collectives(tl: m.Timeline) -> Iterator[Event]:
+    for group in tl.groups.values():
+        for rank, rows in group.collectives.items():
+            thread = COLLECTIVES + group.key % (MODULES - COLLECTIVES)
+            if len(rows):
+                yield _meta("thread_name", rank, thread, name=f"other collectives, group {group.name or group.key}")
+                yield _meta("thread_sort_index", rank, thread, sort_index=thread)
+            for row in rows:
+                begin, end = int(row["begin"]), int(row["end"])
+                args = {
+                    "count": int(row["count"]),
+                    "elements": int(row["numel"]),
+                    "line": tl.site(rank, int(row["site"])).short,
+                }
+                title = words.kind_word(int(row["kind"]))
+                yield _slice(title, rank, thread, begin, max(begin, end), "collective", args)
+
+
+def _start(row: Any) -> int:
+    """When a bucket's all-reduce began, or became ready where the launch was not measured."""
+    return int(row["launch"]) or int(row["ready"])
+
+
+def _thread(module: m.Module, bucket: int) -> int:
+    return MODULES * (module.id + 1) + 1 + bucket % (MODULES - 1)
+
+
+def _us(ns: int) -> float:
+    return ns / 1000
+
+
+def _slice(name: str, pid: int, tid: int, begin: int, end: int, category: str, args: dict[str, Any]) -> Event:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": pid,
+        "tid": tid,
+        "ts": _us(begin),
+        "dur": _us(max(end - begin, 0)),
+        "args": args,
+    }
+
+
+def _meta(kind: str, pid: int, tid: int, **args: object) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

@@ -1,0 +1,353 @@
+"""The report: what `check --json` and `export --to json` write. Its shape is a contract that scripts depend on.
+
+NaN and Inf are the strings "nan", "inf" and "-inf"; null means "not measured" and nothing else. Times are nanoseconds
+since the run's start. Readers ignore fields that they do not know, so fields may be added and none renamed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ddpviz.export import words
+from ddpviz.findings.model import Finding
+from ddpviz.timeline import model as m
+from ddpviz.trace import records as r
+
+SCHEMA = "ddpviz.report/1"
+Json = dict[str, Any]
+
+
+def to_json(tl: m.Timeline, findings: Sequence[Finding]) -> bytes:
+    """The report as UTF-8 JSON, one level of indentation, with a newline at the end."""
+    return msgspec.json.format(msgspec.json.encode(report(tl, findings)), indent=1) + b"\n"
+
+
+def report(tl: m.Timeline, findings: Sequence[Finding]) -> Json:
+    """The whole report as plain dicts and lists, ready for any JSON encoder."""
+    return {
+        "schema": SCHEMA,
+        "run": run_part(tl),
+        "modules": [module_part(module) for module in tl.modules],
+        "steps": [step_part(tl, step) for step in tl.steps],
+        "skipped_steps": [step_part(tl, step) for step in tl.skipped],
+        "findings": [finding_part(finding) for finding in findings],
+    }
+
+
+def plain(value: float) -> float | str:
+    """A number as JSON can hold it: NaN and Inf as the strings "nan", "inf" and "-inf"."""
+    return value if math.isfinite(value) else str(value)
+
+
+def measured(value: float, known: int) -> float | str | None:
+    return plain(value) if known else None
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+def run_part(tl: m.Timeline) -> Json:
+    run = tl.run
+    return {
+        "id": run.id,
+        "command": list(run.command),
+        "title": run.title,
+        "world_size": run.world_size,
+        "backend": run.backend,
+        "backend_reason": run.backend_reason,
+        "torch": run.torch,
+        "ddpviz": run.ddpviz,
+        "status": run.status,
+        "exit_code": run.exit_code,
+        "observed_by": run.observed_by,
+        "sampling": sampling(tl),
+        "redirected": run.redirected,
+        "notes": list(run.notes),
+        "ranks": [rank_part(tl, rank) for rank in sorted({*range(run.world_size), *tl.ranks})],
+    }
+
+
+def sampling(tl: m.Timeline) -> Json | None:
+    """What share of the passes had norms and checksums taken, and within which budget; None if all were to be."""
+    if tl.run.budget is None:
+        return None
+    flags = [lane.passes["flags"] for module in tl.modules for lane in module.lanes.values()]
+    return {
+        "budget_percent": tl.run.budget,
+        "passes": sum(len(f) for f in flags),
+        "sampled": sum(int(np.count_nonzero(f & int(r.PassFlag.SAMPLED))) for f in flags),
+    }
+
+
+def rank_part(tl: m.Timeline, rank: int) -> Json:
+    """One rank; a rank that never spoke stands here too, as "missing"."""
+    state = tl.ranks.get(rank) or m.RankState(rank)
+    last_word = state.exit
+    code = state.exit_code if state.exit_code is not None else last_word.code if last_word is not None else None
+    return {
+        "rank": rank,
+        "host": state.host,
+        "pid": state.pid or None,
+        "device": state.device,
+        "status": words.rank_status(tl, rank),
+        "exit_code": code,
+        "signal": state.signal,
+        "last_event": words.last_event(tl, rank) or None,
+        "waiting_for": words.waiting_for(tl, state),
+        "stack": list(state.stack.frames) if state.stack is not None else None,
+        "dropped": state.dropped,
+        "error": (last_word.error or None) if last_word is not None else None,
+        "traceback": (last_word.traceback or None) if last_word is not None else None,
+    }
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+
+
+def module_part(module: m.Module) -> Json:
+    names = [p.name for p in module.params]
+    columns = {rank: lane_columns(lane) for rank, lane in module.lanes.items()}
+    synced, saved = traffic(module)
+    return {
+        "id": module.id,
+        "name": module.name,
+        "parameters": sum(p.managed for p in module.params),
+        "numel": module.numel,
+        "dtype": module.dtype,
+        "ranks": list(module.ranks),
+        "where": {"file": module.site.file or None, "line": module.site.line or None},
+        "comm_hook": module.hook or None,
+        "unmanaged": [{"name": p.name, "reason": p.reason} for p in module.params if not p.managed],
+        "buckets": [
+            {"index": index, "layout": number, "bytes": size, "parameters": [names[p] for p in params]}
+            for number, layout in enumerate(module.layouts)
+            for index, (params, size) in enumerate(zip(layout.buckets, layout.bytes, strict=False))
+        ],
+        "backwards": [backward_part(module, index, verdict, columns) for index, verdict in enumerate(verdicts(module))],
+        "bytes_synced": synced,
+        "bytes_saved": saved,
+        "agreement": measured_or_none(agreement(module)),
+        "noise_scale": measured_or_none(noise_scale(module)),
+    }
+
+
+def measured_or_none(value: float | None) -> float | str | None:
+    return None if value is None else plain(value)
+
+
+def verdicts(module: m.Module) -> list[str]:
+    """The word for each pass across ranks. A pass that some rank has not ended is "unfinished" in a report."""
+    open_ended = (m.Sync.RUNNING, m.Sync.ABSENT)
+    kinds = [m.Sync(v) for v in module.verdicts.tolist()]
+    return [(m.Sync.UNFINISHED if kind in open_ended else kind).word for kind in kinds]
+
+
+def lane_columns(lane: m.Lane) -> list[Json]:
+    """One rank's passes as they stand in the report, in order."""
+    rows = lane.passes
+    buckets = bucket_columns(lane)
+    F = r.PassFlag
+    return [
+        {
+            "rank": lane.rank,
+            "sync": m.Sync(sync).word,
+            "no_sync_forward": bool(flags & F.NO_SYNC_FORWARD),
+            "no_sync_backward": bool(flags & F.NO_SYNC_BACKWARD),
+            "collective": collective,
+            "sampled": bool(flags & F.SAMPLED),
+            "local_norm": measured(local, flags & F.HAS_LOCAL_NORM),
+            "norm": measured(norm, flags & F.HAS_NORM),
+            "loss": measured(loss, flags & F.HAS_LOSS),
+            "memory_bytes": memory or None,
+            "begin_ns": begin,
+            "end_ns": end,
+            "buckets": buckets.get(index, []),
+            "window": window,  # the lane's own; `backward_part` takes it out
+        }
+        for index, window, sync, flags, collective, local, norm, loss, memory, begin, end in zip(
+            rows["index"].tolist(),
+            rows["window"].tolist(),
+            lane.sync.tolist(),
+            rows["flags"].tolist(),
+            rows["collective"].tolist(),
+            rows["local_norm"].tolist(),
+            rows["norm"].tolist(),
+            rows["loss"].tolist(),
+            rows["memory"].tolist(),
+            rows["begin"].tolist(),
+            rows["end"].tolist(),
+            strict=True,
+        )
+    ]
+
+
+def bucket_columns(lane: m.Lane) -> dict[int, list[Json]]:
+    """One rank's buckets, by pass."""
+    rows = lane.buckets
+    F = r.BucketFlag
+    found: dict[int, list[Json]] = {}
+    names = ("pass", "index", "layout", "flags", "ready", "launch", "done", "wire_bytes", "local_norm", "norm")
+    for number, index, layout, flags, ready, launch, done, wire, local, norm in zip(
+        *(rows[name].tolist() for name in names), strict=True
+    ):
+        found.setdefault(number, []).append(
+            {
+                "index": index,
+                "layout": layout,
+                "ready_ns": ready or None,
+                "launch_ns": launch or None,
+                "done_ns": done or None,
+                "bytes": 0,
+                "wire_bytes": wire,
+                "local_norm": measured(local, flags & F.HAS_LOCAL_NORM),
+                "norm": measured(norm, flags & F.HAS_NORM),
+            }
+        )
+    return found
+
+
+def backward_part(module: m.Module, index: int, verdict: str, columns: dict[int, list[Json]]) -> Json:
+    ranks: list[Json] = []
+    window = None
+    for rank in module.ranks:
+        if index >= len(columns.get(rank, ())):
+            continue  # this rank never ended such a pass
+        entry = columns[rank][index]
+        own = entry.pop("window")
+        window = own if window is None else window
+        for bucket in entry["buckets"]:
+            bucket["bytes"] = bucket_bytes(module, bucket["layout"], bucket["index"])
+        ranks.append(entry)
+    return {"index": index, "window": window, "sync": verdict, "ranks": ranks}
+
+
+def bucket_bytes(module: m.Module, layout: int, index: int) -> int | None:
+    if layout < len(module.layouts) and index < len(module.layouts[layout].bytes):
+        return module.layouts[layout].bytes[index]
+    return None
+
+
+# --- traffic, agreement, noise ---------------------------------------------------------------------------------------
+
+
+def traffic(module: m.Module) -> tuple[int, int]:
+    """Bytes that one rank put through the reducer's collectives, and bytes its local passes would have sent.
+
+    The rank that sent most stands for all. A pass that would have synchronised sends what this rank's synchronised
+    passes sent in the median (so a compressing hook counts as what it sends), else the buckets' own bytes.
+    """
+    most = (0, 0)
+    for lane in module.lanes.values():
+        per_pass = np.zeros(len(lane.passes), np.int64)
+        known = lane.buckets["pass"] < len(per_pass)
+        np.add.at(per_pass, lane.buckets["pass"][known].astype(np.int64), lane.buckets["wire_bytes"][known])
+        synced = per_pass[lane.sync == m.Sync.SYNCED]
+        whole = (
+            float(np.median(synced)) if len(synced) else float(sum(module.layouts[-1].bytes if module.layouts else ()))
+        )
+        local = int(np.count_nonzero(lane.sync == m.Sync.LOCAL))
+        most = max(most, (int(per_pass.sum()), round(local * whole)))
+    return most
+
+
+def synced_norms(module: m.Module) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Of the passes all-reduced and measured on every rank: local norms [ranks, passes] and the mean's norm [passes].
+
+    Passes under a communication hook of the user's are left out: what comes back need not be the mean.
+    """
+    lanes = [module.lanes[rank] for rank in module.ranks if rank in module.lanes]
+    count = min((len(lane.passes) for lane in lanes), default=0)
+    if len(lanes) < 2 or len(lanes) < len(module.ranks) or not count or module.hook:
+        return np.zeros((0, 0)), np.zeros(0)
+    both = int(r.PassFlag.HAS_LOCAL_NORM | r.PassFlag.HAS_NORM)
+    use = module.verdicts[:count] == m.Sync.SYNCED
+    for lane in lanes:
+        rows = lane.passes[:count]
+        use &= (rows["flags"] & both) == both
+        use &= np.isfinite(rows["local_norm"]) & np.isfinite(rows["norm"])
+    return np.stack([lane.passes["local_norm"][:count][use] for lane in lanes]), lanes[0].passes["norm"][:count][use]
+
+
+def agreement(module: m.Module) -> float | None:
+    """How far the ranks' gradients point the same way: the mean gradient's norm over the mean of the local norms.
+
+    The median over all-reduced passes. 1: all the same direction; 1/sqrt(N): as if independent noise. None with one
+    rank, or if no such pass was measured.
+    """
+    local, norm = synced_norms(module)
+    means = local.mean(axis=0) if local.size else np.zeros(0)
+    ratios = norm[means > 0] / means[means > 0]
+    return float(np.median(ratios)) if len(ratios) else None
+
+
+def noise_scale(module: m.Module) -> float | None:
+    """The simple gradient noise scale tr(S)/|G|^2, counted in one rank's share of a window.
+
+    McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1: with B_small = 1 (a rank's
+    share) and B_big = N (the mean over the ranks), |G|^2 = (N |g_big|^2 - |g_small|^2) / (N - 1) and
+    S = (|g_small|^2 - |g_big|^2) / (1 - 1/N), each averaged over the passes before the ratio is taken. Times the number
+    of samples a rank puts into a window it is the noise scale in samples, which ddpviz cannot know. None with one
+    rank, if no pass was measured, or where the estimate of |G|^2 is not positive (all noise).
+    """
+    local, norm = synced_norms(module)
+    if not local.size:
+        return None
+    ranks = len(local)
+    small, big = float(np.mean(local**2)), float(np.mean(norm**2))
+    signal = (ranks * big - small) / (ranks - 1)
+    noise = (small - big) / (1 - 1 / ranks)
+    return max(noise, 0.0) / signal if signal > 0 else None
+
+
+# --- steps and findings ----------------------------------------------------------------------------------------------
+
+
+def step_part(tl: m.Timeline, step: m.Step) -> Json:
+    """One `optimizer.step`. Where it spans several modules, `after_backward` is the first one's; `parts` has each."""
+    parts = [
+        {
+            "module": part.module,
+            "after_backward": list(part.after),
+            "gradients": part.gradients.word,
+            "gradients_by_rank": [None if g is None else g.word for g in part.by_rank],
+            "gradients_equal": part.grads_equal,
+            "replicas": part.replicas.word,
+        }
+        for part in step.parts
+    ]
+    return {
+        "index": step.index,
+        "module": step.parts[0].module if len(step.parts) == 1 else None,
+        "modules": [part.module for part in step.parts],
+        "after_backward": list(step.parts[0].after) if step.parts else [],
+        "gradients": step.gradients.word,
+        "replicas": step.replicas.word,
+        "optimizer": step.optimizer,
+        "where": {"file": step.site.file or None, "line": step.site.line or None},
+        "begin_ns": step.begin,
+        "end_ns": step.end,
+        "parts": parts,
+    }
+
+
+def finding_part(finding: Finding) -> Json:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.word,
+        "module": finding.module,
+        "ranks": list(finding.ranks),
+        "count": finding.count,
+        "first": {"backward": finding.backward, "step": finding.step},
+        "where": {"file": finding.file or None, "line": finding.line or None},
+        "message": finding.message,
+        "advice": finding.advice,
+        "code": finding.code or None,
+        "via": finding.via or None,
+        "backwards": list(finding.backwards),
+        "steps": list(finding.steps),
+    }

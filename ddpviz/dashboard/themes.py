@@ -1,12 +1,14 @@
 """Themes, and the colour roles that every widget draws with. Colours are Okabe-Ito: told apart by colour-blind eyes.
 
-In CSS a role is `$local`, `$synced`, `$running`, `$step`, `$wrong`, `$dim`, `$track`, `$cursor`. Line API widgets take
-`roles(self.app)`, a Rich style for each of them, and clear what they cached in `notify_style_update`.
+In CSS a role is `$local`, `$synced`, `$running`, `$waiting`, `$partial`, `$step`, `$wrong`, `$dim`, `$track`, `$cursor`,
+`$text`, `$strong`. Line API widgets take `roles(self.app)`, a Rich style for each of them, and clear what they cached
+when the theme changes (`self.app.theme` is a good part of a cache's key).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from rich.style import Style
 from textual.color import Color
@@ -19,37 +21,43 @@ DARK = {
     "local": "#56B4E9",  # sky blue
     "synced": "#12B886",  # bluish green, lifted for a dark ground
     "running": "#E69F00",  # orange
+    "waiting": "#E69F00",
+    "partial": "#D58DB8",  # reddish purple, lifted
     "step": "#F0E442",  # yellow
     "wrong": "#FF6B35",  # vermilion, lifted likewise
     "dim": "#6B7785",
     "track": "#27313B",  # the empty part of a bar, window rulers
     "cursor": "#33414F",  # ground of the selected column
     "text": "#D8DEE4",
-    "accent-text": "#FFFFFF",
+    "strong": "#FFFFFF",
 }
 LIGHT = {
     "local": "#0072B2",  # blue: sky blue is too pale on white
     "synced": "#00805C",
     "running": "#B26F00",
+    "waiting": "#B26F00",
+    "partial": "#93407A",
     "step": "#8A7500",
     "wrong": "#C73E00",
     "dim": "#7C8792",
     "track": "#DDE3E8",
     "cursor": "#CFE3F2",
     "text": "#1F2933",
-    "accent-text": "#000000",
+    "strong": "#000000",
 }
 ANSI = {
     "local": "ansi_bright_cyan",
     "synced": "ansi_green",
     "running": "ansi_yellow",
+    "waiting": "ansi_yellow",
+    "partial": "ansi_magenta",
     "step": "ansi_bright_yellow",
     "wrong": "ansi_bright_red",
     "dim": "ansi_bright_black",
     "track": "ansi_bright_black",
     "cursor": "ansi_bright_black",
     "text": "ansi_default",
-    "accent-text": "ansi_bright_white",
+    "strong": "ansi_bright_white",
 }
 ANSI_LIGHT = {
     **ANSI,
@@ -58,7 +66,7 @@ ANSI_LIGHT = {
     "wrong": "ansi_red",
     "cursor": "ansi_white",
     "track": "ansi_white",
-    "accent-text": "ansi_black",
+    "strong": "ansi_black",
 }
 ROLES = tuple(DARK)
 
@@ -110,13 +118,15 @@ THEMES = (
             "local": "#7FD0FF",
             "synced": "#2EE6A8",
             "running": "#FFB000",
+            "waiting": "#FFB000",
+            "partial": "#F0A8D0",
             "step": "#FFF04D",
             "wrong": "#FF7A45",
             "dim": "#A8B0B8",
             "track": "#3A3A3A",
             "cursor": "#404040",
             "text": "#FFFFFF",
-            "accent-text": "#FFFFFF",
+            "strong": "#FFFFFF",
             "border": "#8A8A8A",
             "border-blurred": "#6A6A6A",
         },
@@ -163,7 +173,12 @@ def defaults(dark: bool) -> dict[str, str]:
     return DARK if dark else LIGHT
 
 
-def roles(app: App[object]) -> dict[str, Style]:
+def roles(app: App[Any]) -> dict[str, Style]:
     """A foreground style for every role, under the theme in force."""
     variables = app.theme_variables
-    return {role: Style(color=Color.parse(variables[role]).rich_color) for role in ROLES}
+    return _styles(tuple(variables[role] for role in ROLES))
+
+
+@lru_cache(maxsize=16)
+def _styles(colours: tuple[str, ...]) -> dict[str, Style]:
+    return {role: Style(color=Color.parse(colour).rich_color) for role, colour in zip(ROLES, colours, strict=True)}

@@ -109,6 +109,9 @@ class RankState:
     last_ns: int = 0  # time of the newest thing heard from it
     progress: int = 0  # grows with everything its probe sees
     progress_ns: int = 0  # when `progress` last grew
+    beat_ns: int = 0  # when its interpreter last answered
+    cpu_ns: int = -1  # CPU time of its main thread at that beat; -1: not known
+    busy_ns: int = 0  # when that CPU time was last seen to grow by more than 1 % of the time between two beats
     stack: r.Stack | None = None  # what it is blocked in; None while it moves
     exit: r.Exit | None = None
     signal: int | None = None  # filled from run.json where the launcher knows it
@@ -160,6 +163,8 @@ class Lane:
     nonfinite: r.NonFinite | None = None
     clips: list[r.Clip] = field(default_factory=list)
     buffers: r.Buffers | None = None
+    replicas: list[r.Replica] = field(default_factory=list)  # parameter checksums outside steps, in order
+    unanswered: list[r.Unanswered] = field(default_factory=list)  # forwards that no backward followed
 
     def buckets_of(self, index: int) -> Rows:
         """The bucket rows of one pass, in bucket order."""

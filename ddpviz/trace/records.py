@@ -349,6 +349,16 @@ class Buffers(Record, frozen=True):
     at: int
 
 
+class Replica(Record, frozen=True):
+    """Checksum of the module's parameters outside a step: after an averaging by hand, or (`final`) at the end."""
+
+    module: int
+    step: int  # executed steps of this rank so far, less one: the step it comes after; -1: none yet
+    checksum: int  # comparable with a step row's param_checksum
+    at: int
+    final: bool = False
+
+
 class Optimizer(Record, frozen=True):
     id: int
     name: str
@@ -362,6 +372,18 @@ class Learning(Record, frozen=True):
     optimizer: int
     rates: list[float]
     step: int
+
+
+class Unanswered(Record, frozen=True):
+    """A DDP forward with gradients whose output no backward pass used before the next such forward, or before the end.
+
+    One on a single rank is a batch that this rank skipped. The first hundred of a module are recorded.
+    """
+
+    module: int
+    after: int  # the module's last pass before that forward
+    at: int
+    site: int  # of that forward
 
 
 class Joined(Record, frozen=True):
@@ -395,6 +417,7 @@ class Beat(Record, frozen=True):
     at: int
     progress: int
     doing: str = ""
+    cpu_ns: int = -1  # CPU time of the main thread so far (-1: not known): tells a rank that computes from one that waits
 
 
 class Refused(Record, frozen=True):
@@ -449,9 +472,11 @@ AnyRecord = (
     | Clip
     | HookIs
     | Buffers
+    | Replica
     | Optimizer
     | Learning
     | Joined
+    | Unanswered
     | Stack
     | Beat
     | Refused

@@ -1,0 +1,85 @@
+"""Rows of one kind of one rank, growing: appended by the block, read as one numpy array. Touched by the fold alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ddpviz.timeline.model import Rows
+from ddpviz.trace import records as r
+
+
+def dtype_of(kind: r.RowKind) -> np.dtype[np.void]:
+    """The numpy type of one row of a block: packed, little-endian."""
+    return np.dtype([(name, "<" + code) for name, code in r.COLUMNS[kind]])
+
+
+DTYPES = {kind: dtype_of(kind) for kind in r.COLUMNS}
+# Times to shift to the common clock, and of these the ones where 0 means "not measured".
+TIMES: dict[r.RowKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    r.RowKind.PASS: (("begin", "end"), ()),
+    r.RowKind.BUCKET: ((), ("ready", "launch", "done")),
+    r.RowKind.STEP: (("begin", "end"), ()),
+    r.RowKind.COLLECTIVE: (("begin",), ("end",)),
+    r.RowKind.LAYER: ((), ()),
+    r.RowKind.CLEAR: (("at",), ()),
+}
+
+
+def decode(kind: r.RowKind, payload: bytes, shift: int) -> Rows:
+    """A block as an array of its own, times shifted. A torn last row is left out."""
+    dtype = DTYPES[kind]
+    rows: Rows = np.frombuffer(payload, dtype, count=len(payload) // dtype.itemsize).copy()
+    always, unless_zero = TIMES[kind]
+    for name in always:
+        rows[name] += shift
+    for name in unless_zero:
+        column = rows[name]
+        column[column != 0] += shift
+    return rows
+
+
+class Column:
+    """A one-dimensional array that grows at its end; memory at most doubles."""
+
+    __slots__ = ("_data", "size")
+
+    def __init__(self, dtype: np.dtype[np.void] | type[np.generic]) -> None:
+        self._data = np.empty(0, dtype)
+        self.size = 0
+
+    @property
+    def view(self) -> Rows:
+        """The filled part. A view: it may be left behind by later growth, so take it anew after each feed."""
+        return self._data[: self.size]
+
+    def grow(self, size: int) -> None:
+        """Makes it at least `size` long; what is new is zeros."""
+        if size <= self.size:
+            return
+        if size > len(self._data):
+            # a quarter more for long columns: amortised all the same, and a million rows stay within their memory
+            room = max(64, size, self.size * 2 if self.size < 1 << 16 else self.size + self.size // 4)
+            data = np.zeros(room, self._data.dtype)
+            data[: self.size] = self._data[: self.size]
+            self._data = data
+        self.size = size
+
+    def extend(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
+        start = self.size
+        self.grow(start + len(rows))
+        self._data[start : self.size] = rows
+
+    def extend_sorted(self, rows: Rows, *keys: str) -> int:
+        """Appends and keeps the order of `keys`, of which most rows arrive in; returns the first position that changed."""
+        start = self.size
+        self.extend(rows)
+        lead = self.view[keys[0]]
+        tail = lead[max(0, start - 1) :]
+        if np.all(tail[1:] > tail[:-1]):
+            return start
+        start = int(np.searchsorted(lead[:start], lead[start:].min())) if start else 0
+        part = self.view[start:]
+        order = np.lexsort([part[key] for key in reversed(keys)])
+        if not np.array_equal(order, np.arange(len(order))):
+            part[:] = part[order]
+        return start

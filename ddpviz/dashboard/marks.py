@@ -30,6 +30,7 @@ class M(Mark, Enum):
     ABSENT = Mark("-", "dim", "this rank never ran it")
     STEP = Mark("▲", "step", "step")
     WRONG_STEP = Mark("✗", "wrong", "step on gradients never averaged")
+    LOCAL_STEP = Mark("↑", "local", "step on this rank's own gradients, meant so")
     SKIPPED = Mark("△", "step", "step skipped")
     UNSAMPLED = Mark("·", "dim", "not sampled")
     STALE_STEP = Mark("▼", "wrong", "step on gradients added to after their all-reduce")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpviz.timeline.model import Module, Timeline
+from ddpviz.timeline.model import Lane, Module, Timeline
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job
@@ -45,3 +45,8 @@ class Demo:
 def module_of(tl: Timeline, cursor: Cursor) -> Module | None:
     """The module looked at, or None while there is none."""
     return tl.modules[cursor.module] if 0 <= cursor.module < len(tl.modules) else None
+
+
+def longest(module: Module | None) -> Lane | None:
+    """The lane with the most passes: the one to read windows and steps from."""
+    return max(module.lanes.values(), key=lambda lane: len(lane.passes), default=None) if module else None

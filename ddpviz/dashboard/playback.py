@@ -1,0 +1,291 @@
+"""Moving through time: where passes and events lie, and what keys and the clock do to a cursor. Pure functions.
+
+A backward pass takes milliseconds and a person needs a second. So beside real time there is *story time*, in which
+every pass of a module takes one unit: `story` and `moment` turn one into the other. Inside a unit the recorded order
+and the relative times are kept; only the four stretches of a pass (backward, all-reduce, step, waiting for the next
+one) get a width that can be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ddpviz.dashboard.state import ONE_PASS_A_SECOND, SPEEDS, Cursor, longest, module_of
+from ddpviz.findings.model import Finding
+from ddpviz.timeline.model import Module, Timeline
+
+# Widths of the stretches of a pass in story time, and of the rest once its gradients were used.
+_ALL_REDUCED = (0.30, 0.34, 0.04)  # until the first all-reduce starts, until the last has ended, until the call returns
+_LOCAL = (0.45,)
+_STEPPED = 0.20
+CATCH_UP = 0.35  # seconds that the animation may lag behind the live end
+
+
+def span(module: Module, index: int) -> tuple[int, int] | None:
+    """When a pass began (earliest rank) and ended (latest rank), in ns; None if no rank has reported it."""
+    begins, ends = [], []
+    for lane in module.lanes.values():
+        if 0 <= index < len(lane.passes):
+            row = lane.passes[index]
+            begins.append(int(row["begin"]))
+            ends.append(int(row["end"]))
+    return (min(begins), max(max(ends), min(begins))) if begins else None
+
+
+def all_reduce_span(module: Module, index: int) -> tuple[int, int] | None:
+    """From the first launch to the last end of a pass's bucket all-reduces; None where nothing was sent or timed."""
+    launches, dones = [], []
+    for lane in module.lanes.values():
+        rows = lane.buckets_of(index)
+        launch, done = rows["launch"], rows["done"]
+        launches += launch[launch > 0].tolist()
+        dones += done[done > 0].tolist()
+    return (min(launches), max(dones)) if launches and dones and max(dones) > min(launches) else None
+
+
+def used(module: Module, index: int) -> int | None:
+    """When the gradients left by a pass were stepped with or cleared (the latest of both); None if neither."""
+    moments = []
+    for lane in module.lanes.values():
+        for rows, at in ((lane.steps, "end"), (lane.clears, "at")):
+            lo, hi = np.searchsorted(rows["after"], [index, index + 1])
+            moments += rows[at][lo:hi].tolist()
+    return max(moments) if moments else None
+
+
+def last_moment(module: Module) -> int:
+    """The newest thing known about the module."""
+    index = module.passes - 1
+    reached = span(module, index)
+    if reached is None:
+        return 0
+    return max(reached[1], used(module, index) or 0)
+
+
+def pass_at(module: Module, time: int) -> int:
+    """The newest pass that had begun on some rank by `time`; -1 before the first."""
+    index = -1
+    for lane in module.lanes.values():
+        index = max(index, int(np.searchsorted(lane.passes["begin"], time, side="right")) - 1)
+    return index
+
+
+def _knots(module: Module, index: int) -> tuple[list[float], list[float]]:
+    """Times (ns, rising) and story positions of the corners of one pass."""
+    reached = span(module, index)
+    if reached is None:
+        return [0.0, 1.0], [float(index), index + 1.0]
+    begin, end = reached
+    times, places = [begin], [0.0]
+    wire = all_reduce_span(module, index)
+    if wire is not None and begin < wire[0] < wire[1]:
+        end = max(end, wire[1])
+        times += [wire[0], wire[1], end]
+        places += [sum(_ALL_REDUCED[: i + 1]) for i in range(3)]
+    else:
+        times.append(end)
+        places.append(_LOCAL[0])
+    stepped = used(module, index)
+    if stepped is not None and stepped > end:
+        times.append(stepped)
+        places.append(places[-1] + _STEPPED)
+    following = span(module, index + 1)
+    if following is not None and following[0] > times[-1]:
+        times.append(following[0])
+        places.append(1.0)
+    rising = np.maximum.accumulate(times)
+    keep = [0, *(i for i in range(1, len(times)) if rising[i] > rising[i - 1])]
+    return [float(rising[i]) for i in keep], [index + places[i] for i in keep]
+
+
+def story(module: Module, time: int) -> float:
+    """Where `time` lies in story time: pass 3 is the stretch from 3.0 to 4.0."""
+    index = pass_at(module, time)
+    if index < 0:
+        return 0.0
+    times, places = _knots(module, index)
+    return float(np.interp(time, times, places))
+
+
+def moment(module: Module, position: float) -> int:
+    """The time, in ns, of a position in story time. Beyond the end: the last thing known."""
+    if module.passes == 0:
+        return 0
+    index = min(max(int(position), 0), module.passes - 1)
+    times, places = _knots(module, index)
+    return int(np.interp(position, places, times))
+
+
+def events(module: Module, index: int) -> list[int]:
+    """Every recorded moment of a pass on any rank, in order: begin, bucket ready, launch, done, end, step, clear."""
+    found: set[int] = set()
+    for lane in module.lanes.values():
+        if 0 <= index < len(lane.passes):
+            row = lane.passes[index]
+            found |= {int(row["begin"]), int(row["end"])}
+        rows = lane.buckets_of(index)
+        for at in ("ready", "launch", "done"):
+            found.update(rows[at].tolist())
+        for rows, at in ((lane.steps, "end"), (lane.clears, "at")):
+            lo, hi = np.searchsorted(rows["after"], [index, index + 1])
+            found.update(rows[at][lo:hi].tolist())
+    return sorted(found - {0})
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+
+
+def rest(module: Module, index: int) -> int:
+    """The moment at which a paused cursor shows a pass: when its last rank returned from backward."""
+    reached = span(module, index)
+    wire = all_reduce_span(module, index)
+    return 0 if reached is None else max(reached[1], wire[1] if wire else 0)
+
+
+def goto(tl: Timeline, cursor: Cursor, index: int, *, module: int | None = None, rank: int | None = None) -> Cursor:
+    """Stand still on a pass, in the past."""
+    cursor = replace(cursor, module=cursor.module if module is None else module, live=False, playing=False)
+    shown = module_of(tl, cursor)
+    if shown is None or shown.passes == 0:
+        return replace(cursor, index=-1)
+    index = min(max(index, 0), shown.passes - 1)
+    return replace(cursor, index=index, time=rest(shown, index), rank=cursor.rank if rank is None else rank)
+
+
+def step(tl: Timeline, cursor: Cursor, by: int) -> Cursor:
+    """By micro-steps."""
+    return goto(tl, cursor, max(cursor.index, 0) + by)
+
+
+def step_window(tl: Timeline, cursor: Cursor, by: int) -> Cursor:
+    """To the last pass of the window before or after: where its all-reduce and its step are."""
+    module = module_of(tl, cursor)
+    lane = longest(module)
+    if lane is None or not len(lane.passes):
+        return cursor
+    windows = lane.passes["window"]
+    here = int(windows[min(max(cursor.index, 0), len(windows) - 1)])
+    last = int(np.searchsorted(windows, max(here + by, 0), side="right")) - 1
+    return goto(tl, cursor, last)
+
+
+def step_event(tl: Timeline, cursor: Cursor, by: int) -> Cursor:
+    """To the recorded moment before or after: a bucket ready, its all-reduce started or done, a step, a clear."""
+    module = module_of(tl, cursor)
+    if module is None or module.passes == 0:
+        return cursor
+    index = max(cursor.index, 0)
+    near = [t for i in (index - 1, index, index + 1) for t in events(module, i)]
+    if by > 0:
+        time = min((t for t in near if t > cursor.time), default=cursor.time)
+    else:
+        time = max((t for t in near if t < cursor.time), default=cursor.time)
+    return replace(cursor, live=False, playing=False, time=time, index=max(pass_at(module, time), 0))
+
+
+def marked(tl: Timeline, cursor: Cursor, findings: list[Finding]) -> list[int]:
+    """The passes that `{` and `}` stop at: those of findings; without any, those that a step followed."""
+    places: set[int] = set()
+    for finding in findings:
+        if finding.module in (None, cursor.module):
+            places.update(finding.backwards or (() if finding.backward is None else (finding.backward,)))
+    if not places:
+        lane = longest(module_of(tl, cursor))
+        places = set() if lane is None else set(lane.steps["after"].tolist())
+    return sorted(p for p in places if p >= 0)
+
+
+def step_marked(tl: Timeline, cursor: Cursor, findings: list[Finding], by: int) -> Cursor | None:
+    """To the marked pass before or after; None if there is none on that side."""
+    places = marked(tl, cursor, findings)
+    if by > 0:
+        target = next((p for p in places if p > cursor.index), None)
+    else:
+        target = next((p for p in reversed(places) if p < cursor.index), None)
+    return None if target is None else goto(tl, cursor, target)
+
+
+def goto_step(tl: Timeline, cursor: Cursor, number: int) -> Cursor | None:
+    """To the pass before optimizer step `number`; None if there is no such step of this module."""
+    for part in tl.steps[number].parts if 0 <= number < len(tl.steps) else ():
+        after = [a for a in part.after if a is not None and a >= 0]
+        if after:
+            module = next((i for i, m in enumerate(tl.modules) if m.id == part.module), cursor.module)
+            return goto(tl, cursor, max(after), module=module)
+    return None
+
+
+def follow(tl: Timeline, cursor: Cursor) -> Cursor:
+    """Back to the newest pass, and stay there."""
+    return settle(tl, replace(cursor, live=True, playing=False), motion=False)
+
+
+def toggle(tl: Timeline, cursor: Cursor) -> Cursor:
+    """Space: live or playing stops; standing plays on, from the start if it stands at the end."""
+    if cursor.live or cursor.playing:
+        return replace(cursor, live=False, playing=False)
+    module = module_of(tl, cursor)
+    if module is not None and cursor.time >= last_moment(module):
+        reached = span(module, 0)
+        return replace(cursor, playing=True, index=0, time=reached[0] if reached else 0)
+    return replace(cursor, playing=True)
+
+
+def change_speed(cursor: Cursor, by: int) -> Cursor:
+    """Slower or faster in factors of real time; from one pass a second, slower is x0.1 and faster x1."""
+    if cursor.speed == ONE_PASS_A_SECOND:
+        return replace(cursor, speed=1.0 if by > 0 else 0.1)
+    place = min(range(len(SPEEDS)), key=lambda i: abs(SPEEDS[i] - cursor.speed))
+    return replace(cursor, speed=SPEEDS[min(max(place + by, 0), len(SPEEDS) - 1)])
+
+
+def speed_text(cursor: Cursor) -> str:
+    return "1 pass/s" if cursor.speed == ONE_PASS_A_SECOND else f"×{cursor.speed:g}"
+
+
+# --- the clock -------------------------------------------------------------------------------------------------------
+
+
+def settle(tl: Timeline, cursor: Cursor, *, motion: bool) -> Cursor:
+    """Bring a cursor in line with a timeline that grew: follow the live end, never stand outside."""
+    if not tl.modules:
+        return cursor
+    cursor = cursor if cursor.module < len(tl.modules) else replace(cursor, module=0)
+    module = tl.modules[cursor.module]
+    if module.passes == 0:
+        return replace(cursor, index=-1)
+    if cursor.live:
+        time = cursor.time if motion and cursor.time else last_moment(module)
+        return replace(cursor, index=module.passes - 1, time=time)
+    index = min(max(cursor.index, 0), module.passes - 1)
+    if index != cursor.index or cursor.time == 0:
+        return replace(cursor, index=index, time=rest(module, index))
+    return cursor
+
+
+def advance(tl: Timeline, cursor: Cursor, seconds: float, *, running: bool) -> Cursor:
+    """The cursor after `seconds` of the viewer's time; the same object if nothing moves.
+
+    Playing moves through the past at the cursor's speed, and turns live where it meets the end of a running job. Live,
+    the drawn moment runs after the newest one, faster the further it is behind.
+    """
+    module = module_of(tl, cursor)
+    if module is None or module.passes == 0 or not (cursor.live or cursor.playing):
+        return cursor
+    end = last_moment(module)
+    if cursor.time >= end:
+        if not cursor.playing:
+            return cursor if cursor.time == end else replace(cursor, time=end)
+        return replace(cursor, playing=False, live=running, index=module.passes - 1, time=end)
+    if cursor.live:
+        here, there = story(module, cursor.time), story(module, end)
+        pace = max(1.0, (there - here) / CATCH_UP)
+        return replace(cursor, time=min(max(moment(module, here + seconds * pace), cursor.time + 1), end))
+    if cursor.speed == ONE_PASS_A_SECOND:
+        time = moment(module, story(module, cursor.time) + seconds)
+    else:
+        time = cursor.time + round(seconds * 1e9 * cursor.speed)
+    time = min(max(time, cursor.time + 1), end)
+    return replace(cursor, time=time, index=max(pass_at(module, time), 0))

@@ -70,7 +70,7 @@ class Column:
         self._data[start : self.size] = rows
 
     def extend_sorted(self, rows: Rows, *keys: str) -> int:
-        """Appends and keeps the order of `keys`, of which most rows arrive in; returns the first position that changed."""
+        """Appends and keeps the order of `keys`, in which most rows arrive; returns the first position that changed."""
         start = self.size
         self.extend(rows)
         lead = self.view[keys[0]]

@@ -1,12 +1,13 @@
 """The state that everything on screen and in a report is drawn from: what the ranks did, aligned.
 
-Pure data. `fold.py` alone changes it; rules, widgets and exporters read it. Times are nanoseconds since the run's start
-on one common clock. Indices of passes, windows and steps count from 0, per module and rank. Columns are numpy structured
+Pure data. `fold.py` alone changes it; rules, widgets and exporters read it. Times are nanoseconds since the run's
+start on one common clock. Indices of passes, windows and steps count from 0, per module and rank. Columns are numpy structured
 arrays with the fields of `trace.records.COLUMNS`, in pass (or call) order, times already shifted to the common clock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -35,7 +36,11 @@ class Sync(IntEnum):
 
 
 class Gradients(IntEnum):
-    """What a step used: averaged over the ranks, never averaged, or averaged and then added to locally."""
+    """What a step used: averaged over the ranks, never averaged, or averaged and then added to locally.
+
+    MIXED on one rank: part of its gradients was averaged and part not (a partial pass, or parameters that the reducer
+    does not manage). MIXED over the ranks: they differ, or one of them is. NONE: no gradient, or its pass was lost.
+    """
 
     SYNCED = 0
     LOCAL = 1
@@ -123,7 +128,7 @@ class RankState:
 
     @property
     def status(self) -> str:
-        """"running", "waiting", "finished", "failed" or "died" (gone without a last word)."""
+        """ "running", "waiting", "finished", "failed" or "died" (gone without a last word)."""
         if self.exit is not None:
             return "finished" if self.exit.reason in ("finished", "detached") and not self.exit.code else "failed"
         if self.signal is not None or self.exit_code not in (None, 0):
@@ -158,7 +163,9 @@ class Lane:
     gradients: npt.NDArray[np.uint8]  # Gradients of each of `steps` on this rank alone
     skipped: Rows  # STEP rows that GradScaler skipped
     clears: Rows
-    layers: Rows
+    layers: Rows  # LAYER rows, sorted by pass then parameter
+    # the group's collective count of each pass's first bucket, NO_INDEX where it sent none: pairs passes across ranks
+    counts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
     unused: r.Unused | None = None
     nonfinite: r.NonFinite | None = None
     clips: list[r.Clip] = field(default_factory=list)
@@ -170,6 +177,16 @@ class Lane:
         """The bucket rows of one pass, in bucket order."""
         lo, hi = np.searchsorted(self.buckets["pass"], [index, index + 1])
         return self.buckets[lo:hi]
+
+    def layers_of(self, index: int) -> Rows:
+        """The layer rows of one pass (none unless it was sampled), in parameter order."""
+        lo, hi = np.searchsorted(self.layers["pass"], [index, index + 1])
+        return self.layers[lo:hi]
+
+    def window_of(self, window: int) -> tuple[int, int]:
+        """First pass of a window and the one after its last: `lane.passes[lo:hi]`."""
+        lo, hi = np.searchsorted(self.passes["window"], [window, window + 1])
+        return int(lo), int(hi)
 
 
 @dataclass(slots=True)
@@ -188,7 +205,10 @@ class Module:
     layouts: list[Layout]
     lanes: dict[int, Lane]
     hook: str = ""  # name of the user's communication hook
-    verdicts: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))  # Sync across ranks, by index
+    # Sync across ranks, by index
+    verdicts: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
+    # first pass whose all-reduce met another micro-step's on some rank: from there the ranks are apart (pairs.py)
+    drift: int | None = None
 
     @property
     def numel(self) -> int:
@@ -205,7 +225,9 @@ class StepPart:
     """One module's share in one step."""
 
     module: int
-    after: tuple[int | None, ...]  # by position in Module.ranks: last pass before the update, None if the rank did not step
+    after: tuple[
+        int | None, ...
+    ]  # by position in Module.ranks: last pass before the update, None if the rank did not step
     gradients: Gradients
     by_rank: tuple[Gradients | None, ...]
     replicas: Replicas
@@ -256,8 +278,11 @@ class Timeline:
     ranks: dict[int, RankState] = field(default_factory=dict)
     groups: dict[int, GroupState] = field(default_factory=dict)
     modules: list[Module] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
-    skipped: list[Step] = field(default_factory=list)
+    # Steps in call order. The fold puts a `steps.StepTable` here: a sequence whose columns (`gradients`, `replicas`, ...)
+    # are arrays by position, to look for the wrong ones without building every Step.
+    steps: Sequence[Step] = field(default_factory=list)
+    skipped: Sequence[Step] = field(default_factory=list)  # those that GradScaler skipped; their indices count apart
+    optimizers: dict[tuple[int, int], r.Optimizer] = field(default_factory=dict)  # by (rank, optimizer)
     unmanaged: dict[int, list[r.Unmanaged]] = field(default_factory=dict)  # rank -> what the reducer does not manage
     learning: dict[int, list[r.Learning]] = field(default_factory=dict)  # rank -> learning-rate changes
     now_ns: int = 0  # newest time heard from any rank

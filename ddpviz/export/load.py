@@ -7,6 +7,7 @@ from pathlib import Path
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace.reader import RunReader
+from ddpviz.trace.rundir import live_status
 
 
 def load(run_dir: Path) -> Timeline:
@@ -16,7 +17,10 @@ def load(run_dir: Path) -> Timeline:
     """
     reader = RunReader(run_dir)
     fold = Fold()
-    fold.run(reader.info())
+    info = reader.info()
+    if info:
+        info = {**info, "status": live_status(info)}  # a run whose ddpviz is gone does not run any more
+    fold.run(info)
     fold.feed(reader.read())
     notes = fold.timeline.run.notes
     notes.extend(problem for problem in reader.problems if problem not in notes)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
+import signal
 from collections.abc import Iterable
 
 import numpy as np
@@ -73,20 +72,6 @@ def ranges(numbers: Iterable[int]) -> str:
         if value is not None:
             run.append(value)
     return ", ".join(parts)
-
-
-# --- text from a stranger --------------------------------------------------------------------------------------------
-
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.?")
-_BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-
-
-def clean(text: str) -> str:
-    """The text without escape sequences, control characters and direction overrides; newlines and tabs stay."""
-    if text.isascii() and text.isprintable():
-        return text
-    text = _ESCAPES.sub("", text)
-    return "".join(c for c in text if c in "\n\t" or (unicodedata.category(c) not in ("Cc", "Cs") and c not in _BIDI))
 
 
 # --- what happened ---------------------------------------------------------------------------------------------------
@@ -193,3 +178,27 @@ def mean(values: Iterable[float | None]) -> float | None:
     """The mean of the values that were measured; None if none was."""
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
+
+
+def rank_end(tl: Timeline, rank: int) -> str:
+    """How a rank ended or stands: `failed with exit code 1 (ValueError: ...)`, `was killed by SIGKILL`."""
+    state = tl.ranks.get(rank)
+    if state is None:
+        return "was never heard of"
+    if state.signal is not None:
+        return f"was killed by {signal_name(state.signal)}"
+    code = state.exit_code if state.exit_code is not None else state.exit.code if state.exit is not None else None
+    how = {"finished": "finished", "failed": "failed", "died": "died"}.get(state.status, f"was {state.status}")
+    if code is not None and how != "finished":
+        how += f" with exit code {code}"
+    if state.exit is not None and state.exit.error:
+        how += f" ({state.exit.error.splitlines()[0][:200]})"
+    return how
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; the number where the system has no name for it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

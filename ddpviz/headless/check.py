@@ -1,0 +1,68 @@
+"""`ddpviz check`: run a job without a screen, say what is wrong with it, and end with the documented exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ddpviz.export.report import to_json
+from ddpviz.headless.console import Console, complain, reason
+from ddpviz.headless.github import annotations
+from ddpviz.headless.measure import measure
+from ddpviz.headless.outcome import USAGE, Outcome
+from ddpviz.headless.text import verdict
+from ddpviz.launch import Job
+
+
+def check(
+    job: Job,
+    *,
+    json: str | None = None,
+    format: str = "text",
+    fail_on: str = "error",
+    hang_after: float = 30.0,
+) -> int:
+    """Run the job, print its verdict, return the exit code (see `Outcome.code`; 2 if the report cannot be written).
+
+    `json` is a file for the report, or "-" for stdout (the text then goes to stderr). `format` is "text", "json" (the
+    report on stdout) or "github" (the text, then workflow annotations). `hang_after` is in seconds.
+    """
+    if json not in (None, "-") and (problem := unwritable(Path(json))):
+        complain(problem)  # before minutes of computing, not after
+        return USAGE
+    outcome = measure(job, hang_after=hang_after)
+    code = outcome.code(fail_on)
+    out = Console(sys.stdout)
+    if format == "json" or json == "-":
+        out.write(to_json(outcome.timeline, outcome.findings).decode())
+        if format != "json":
+            show(outcome, Console(sys.stderr), format, fail_on)
+    else:
+        show(outcome, out, format, fail_on)
+    if json not in (None, "-"):
+        try:
+            Path(json).write_bytes(to_json(outcome.timeline, outcome.findings))
+        except OSError as error:
+            complain(f"the report cannot be written to {json}: {reason(error)}")
+            return USAGE if code == 0 else code
+    return code
+
+
+def show(outcome: Outcome, out: Console, format: str, fail_on: str) -> None:
+    for line in verdict(outcome, out, fail_on=fail_on):
+        out.line(line)
+    if format == "github":
+        for line in annotations(outcome):
+            out.line(line)
+
+
+def unwritable(path: Path) -> str | None:
+    """Why no file can be written there, or None."""
+    if path.is_dir():
+        return f"the report cannot be written to {path}: it is a folder"
+    if not path.parent.is_dir():
+        return f"the report cannot be written to {path}: there is no folder {path.parent}"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"the report cannot be written to {path}: permission denied"
+    return None

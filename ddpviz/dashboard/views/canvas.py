@@ -127,17 +127,10 @@ class Looks:
     """Turns looks into styles under one theme. A look is words: roles of the theme, "rank:N", "bold", "reverse"."""
 
     # Neighbouring ranks differ; green stays free for what was averaged, vermilion for what is wrong.
-    RANKS: ClassVar[tuple[str, ...]] = ("local", "running", "violet", "step", "text")
-    VIOLET: ClassVar[dict[tuple[bool, bool], str]] = {  # by (16 colours, dark)
-        (False, True): "#d48fb8",
-        (False, False): "#93407a",
-        (True, True): "bright_magenta",
-        (True, False): "magenta",
-    }
+    RANKS: ClassVar[tuple[str, ...]] = ("local", "running", "partial", "step", "text")
 
-    def __init__(self, roles: dict[str, RichStyle], *, ansi: bool = False, dark: bool = True) -> None:
-        self._roles = {**roles, "violet": RichStyle(color=self.VIOLET[ansi, dark])}
-        self._ground = roles["cursor"].color if roles else None
+    def __init__(self, roles: dict[str, RichStyle]) -> None:
+        self._roles = roles
         self._known: dict[str, RichStyle] = {"": RichStyle()}
 
     def of(self, look: str) -> RichStyle:
@@ -151,7 +144,7 @@ class Looks:
 
     def _word(self, word: str) -> RichStyle:
         if word == "chosen":
-            return RichStyle(bgcolor=self._ground)
+            return RichStyle(bgcolor=self._roles["cursor"].color)
         if word.startswith("rank:"):
             word = self.RANKS[int(word[5:]) % len(self.RANKS)]
         return self._roles[word] if word in self._roles else RichStyle.parse(word)
@@ -190,7 +183,7 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn_at = 0.0
         self._later: Timer | None = None
         self._strips: dict[int, Strip] = {}
-        self._looks = Looks({"cursor": RichStyle()})
+        self._looks = Looks({})
         self._theme = ""
 
     # -- for subclasses
@@ -217,7 +210,7 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
         theme = self.app.current_theme
         if theme.name != self._theme:
             self._theme = theme.name
-            self._looks = Looks(roles(self.app), ansi=theme.ansi, dark=theme.dark)
+            self._looks = Looks(roles(self.app))
         eager = (self.cursor, self.size, self._theme, self.options())
         key = (id(self.tl), self.tl.version, len(self.findings), eager)
         if key == self._drawn and not force:

@@ -5,6 +5,7 @@ Each entry says on which versions it was seen, and what is used instead where it
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,3 +75,54 @@ def unbox_work(boxed: Any) -> Any:
 def operator_library() -> torch.library.Library:
     """A library that holds kernels for c10d's operators, until `release`."""
     return torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+
+
+def comm_hook_name(ddp: Any) -> str:
+    """Name of the communication hook that a DDP module has, or "". Seen on 2.13.0, 2.14.1; else what Python holds."""
+    try:
+        return str(ddp._get_ddp_logging_data().get("comm_hook", ""))
+    except Exception:
+        hooks = getattr(ddp, "_comm_hooks", [])
+        return getattr(hooks[0][0], "__qualname__", "hook") if hooks else ""
+
+
+_register_comm_hook = getattr(dist, "_register_comm_hook", None)
+
+
+def register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> None:
+    """Put a hook into a reducer, once in its life, without DDP's own notes of it. Raises RuntimeError if one is there.
+
+    Seen on 2.13.0 and 2.14.1, as is `_run_allreduce_hook`.
+    """
+    if _register_comm_hook is None:
+        raise RuntimeError("this torch has no _register_comm_hook")
+    _register_comm_hook(reducer, state, hook)
+
+
+def run_all_reduce(reducer: Any, bucket: Any) -> Any:
+    """The reducer's own all-reduce of a bucket, in sum; a future of a list of one tensor."""
+    return reducer._run_allreduce_hook(bucket)
+
+
+def replace_hook_registration(
+    hook: Callable[..., Any], builtin: Callable[..., Any], joining: Callable[..., Any]
+) -> None:
+    """Let all registrations of communication hooks, and the work handles of `join`, pass these functions.
+
+    DDP calls `dist._register_comm_hook(reducer, state, hook)`, `dist._register_builtin_comm_hook(reducer, kind)` and
+    `reducer._set_forward_pass_work_handle(work, static)`. Seen on 2.13.0 and 2.14.1; what is missing is left out.
+    """
+    for name, replacement in (("_register_comm_hook", hook), ("_register_builtin_comm_hook", builtin)):
+        original = getattr(dist, name, None)
+        if original is not None and not hasattr(original, "__wrapped__"):
+            setattr(dist, name, functools.wraps(original)(functools.partial(replacement, original)))
+    reducer_type: Any = dist.Reducer  # type: ignore[attr-defined]
+    original = getattr(reducer_type, "_set_forward_pass_work_handle", None)
+    if original is not None and not hasattr(original, "__wrapped__"):
+
+        @functools.wraps(original)
+        def set_handle(self: Any, work: Any, use_static_world_size: bool) -> None:
+            joining(self, work, use_static_world_size)
+            original(self, work, use_static_world_size)
+
+        reducer_type._set_forward_pass_work_handle = set_handle

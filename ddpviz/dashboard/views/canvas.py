@@ -37,7 +37,7 @@ class Canvas:
         self.width = max(width, 0)
         self.chars: list[list[str]] = []
         self.looks: list[list[str]] = []
-        self.links: dict[int, str] = {}  # row -> what a click on it opens
+        self.hits: dict[int, object] = {}  # row -> what a click on it means to the view that drew it
         self.grow(height)
 
     @property

@@ -1,0 +1,380 @@
+"""Backward: one pass as a waterfall. For each rank its backward span, when each bucket was ready, and its all-reduce.
+
+What of an all-reduce ran beside the backward is hidden; what ran after this rank's last bucket was ready is exposed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from textual import events
+from textual.binding import Binding, BindingType
+
+from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.keys import Key
+from ddpviz.dashboard.marks import OF_SYNC, M
+from ddpviz.dashboard.messages import GoTo
+from ddpviz.dashboard.state import Cursor, module_of
+from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
+from ddpviz.dashboard.views.chart import ticks
+from ddpviz.timeline.model import Lane, Module, Rows, Sync, Timeline
+from ddpviz.trace.records import BucketFlag, PassFlag
+
+RECENT = 100  # passes looked back on for "arrived last"
+EDGES = " ▏▎▍▌▋▊▉"
+HIDDEN, EXPOSED = "▒", "█"  # the parts of an all-reduce beside the backward, and after it
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Nanoseconds from `zero` on a row of `width` cells that starts at cell `left`."""
+
+    zero: int
+    per_cell: float
+    left: int
+    width: int
+
+    def at(self, ns: float) -> float:
+        return min(max((ns - self.zero) / self.per_cell, 0.0), float(self.width))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Where a rank's time went in one pass, in ns. `hidden` + `exposed` is the time any all-reduce was under way."""
+
+    begin: int
+    end: int
+    hidden: int
+    exposed: int
+    measured: bool  # False: no all-reduce has both of its ends measured
+
+
+def times(row: Rows, buckets: Rows) -> Times:
+    """A rank's share of hidden and exposed communication.
+
+    While gradients are still being computed (until the last bucket is ready) an all-reduce is hidden; after that the
+    backward only waits for it. Overlapping all-reduces count once.
+    """
+    begin, end = int(row["begin"]), int(row["end"])
+    sent = buckets[(buckets["flags"] & int(BucketFlag.SENT)) != 0]
+    sent = sent[(sent["launch"] > 0) & (sent["done"] > 0)]
+    if not len(sent):
+        return Times(begin, end, 0, 0, False)
+    last_ready = int(buckets["ready"].max())
+    hidden = exposed = 0
+    reached = 0
+    for launch, done in sorted(zip(sent["launch"].tolist(), sent["done"].tolist(), strict=True)):
+        launch = max(launch, reached)
+        if done > launch:
+            hidden += max(min(done, last_ready) - launch, 0)
+            exposed += max(done - max(launch, last_ready), 0)
+            reached = done
+    return Times(begin, end, hidden, exposed, True)
+
+
+def late(module: Module, index: int, back: int = RECENT) -> tuple[int, int, int, float] | None:
+    """(rank, how often it came last, of how many passes, median lateness in ns) over recent synchronised passes.
+
+    A rank comes last if it launches the first all-reduce later than every other; lateness is against the rank before.
+    """
+    lanes = [module.lanes[rank] for rank in module.ranks if rank in module.lanes]
+    if len(lanes) < 2:
+        return None
+    first = max(index - back + 1, 0)
+    table = []
+    for lane in lanes:
+        lo, hi = np.searchsorted(lane.buckets["pass"], [first, index + 1])
+        rows = lane.buckets[lo:hi]
+        launch = np.full(index + 1 - first, np.iinfo(np.int64).max, np.int64)
+        sent = rows[rows["launch"] > 0]
+        np.minimum.at(launch, sent["pass"].astype(np.int64) - first, sent["launch"])
+        table.append(launch)
+    launches = np.array(table)
+    launches = launches[:, (launches < np.iinfo(np.int64).max).all(axis=0)]
+    if not launches.shape[1]:
+        return None
+    order = np.sort(launches, axis=0)
+    last = launches.argmax(axis=0)
+    counts = np.bincount(last, minlength=len(lanes))
+    worst = int(counts.argmax())
+    gaps = (order[-1] - order[-2])[last == worst]
+    return lanes[worst].rank, int(counts[worst]), launches.shape[1], float(np.median(gaps))
+
+
+def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
+    """The waterfall of the pass at the cursor, as tall as it needs to be."""
+    canvas = Canvas(width)
+    module = module_of(tl, cursor)
+    if module is None or not module.passes or cursor.index < 0:
+        _draw_empty(canvas, height, module)
+        return canvas
+    index = min(cursor.index, module.passes - 1)
+    ran = [lane for rank in module.ranks if (lane := module.lanes.get(rank)) and index < len(lane.passes)]
+    lanes = [lane for lane in ran if _wanted(lane.rank, cursor.filter)]
+    _draw_head(canvas, tl, module, index, ran)
+    if not lanes:
+        canvas.line((f" no rank matches {cursor.filter!r}", "dim"))
+        return canvas
+    names = _names(module, index, lanes)
+    gutter = min(max(20, width // 3), max(19, 15 + max((len(name) for name in names.values()), default=0)))
+    scale = _scale(lanes, index, gutter, max(width - gutter - 1, 10))
+    _draw_axis(canvas, scale)
+    earliest = min(int(lane.passes[index]["begin"]) for lane in lanes)
+    for rank in module.ranks:
+        lane = module.lanes.get(rank)
+        if lane is None or index >= len(lane.passes):
+            if _wanted(rank, cursor.filter):
+                _draw_absent(canvas, tl, module, rank, index)
+        elif _wanted(rank, cursor.filter):
+            _draw_rank(canvas, lane, index, scale, names, int(lane.passes[index]["begin"]) - earliest)
+    canvas.line("")
+    _draw_summary(canvas, module, index, ran)
+    return canvas
+
+
+def _wanted(rank: int, text: str) -> bool:
+    """Whether a filter lets a rank through; one that names no rank lets all through."""
+    words = text.split()
+    return not words or not words[0].isdigit() or str(rank) in words
+
+
+def _draw_empty(canvas: Canvas, height: int, module: Module | None) -> None:
+    rows = ["No backward pass to look at yet." if module else "No DDP module yet."]
+    rows += wrap(
+        "Here one pass stands as a waterfall: buckets getting ready, their all-reduces, who came last.",
+        canvas.width - 4,
+    )
+    canvas.grow(max((height - len(rows)) // 2, 0))
+    for row in rows:
+        canvas.line((row.center(canvas.width).rstrip(), "dim"))
+
+
+def _draw_head(canvas: Canvas, tl: Timeline, module: Module, index: int, lanes: list[Lane]) -> None:
+    verdict = Sync(int(module.verdicts[index]))
+    mark = OF_SYNC[verdict]
+    canvas.line(
+        (f" Backward {index}", "strong bold"),
+        "  ",
+        (mark.glyph, mark.role),
+        " ",
+        (mark.meaning, f"{mark.role} bold"),
+        (f"   {module.name}", "dim"),
+    )
+    row = lanes[0].passes[index] if lanes else None
+    if row is None:
+        return
+    site = tl.site(lanes[0].rank, int(row["backward_site"]))
+    facts = [f"window {int(row['window'])}"]
+    if row["flags"] & int(PassFlag.HAS_LOSS):
+        facts.append(f"loss {fmt.norm(float(row['loss']))}")
+    if site.file:
+        facts.append(f"{site.short}  {site.code}")
+    canvas.line((" " + fmt.shorten("   ".join(facts), canvas.width - 2), "dim"))
+    if verdict is Sync.LOCAL:
+        canvas.wrap(_why_local(lanes, index), "local", indent=1)
+    elif verdict is Sync.MIXED:
+        by = {
+            sync: [lane.rank for lane in lanes if lane.sync[index] == sync]
+            for sync in (Sync.LOCAL, Sync.SYNCED, Sync.PARTIAL)
+        }
+        words = [f"{_ranks(ranks)} {sync.word}" for sync, ranks in by.items() if ranks]
+        canvas.wrap(f"The ranks disagree: {'; '.join(words)}.", "wrong", indent=1)
+    elif verdict is Sync.UNFINISHED:
+        raised = [lane.rank for lane in lanes if lane.passes[index]["flags"] & int(PassFlag.RAISED)]
+        canvas.wrap(f"{_ranks(raised) or 'A rank'} did not come back from this backward.", "wrong", indent=1)
+    elif verdict is Sync.PARTIAL:
+        missing = sum(int(lane.passes[index]["unreduced"]) for lane in lanes[:1])
+        canvas.wrap(
+            f"Only part was averaged: {fmt.plural(missing, 'parameter')} outside every all-reduce.", "partial", indent=1
+        )
+
+
+def _ranks(ranks: list[int]) -> str:
+    return "" if not ranks else f"rank{'' if len(ranks) == 1 else 's'} {fmt.ranges(ranks)}"
+
+
+def _why_local(lanes: list[Lane], index: int) -> str:
+    flags = [int(lane.passes[index]["flags"]) for lane in lanes]
+    if all(not flag & PassFlag.FORWARD_SEEN for flag in flags):
+        return "A local pass: no all-reduce, since no forward of the DDP module preceded it."
+    if all(flag & PassFlag.NO_SYNC_FORWARD for flag in flags):
+        return "A local pass: no all-reduce, as no_sync() was on at its forward. Each rank keeps its own gradients."
+    return "A local pass: no all-reduce was sent. Each rank keeps its own gradients."
+
+
+def _names(module: Module, index: int, lanes: list[Lane]) -> dict[tuple[int, int], str]:
+    """What each bucket of the pass holds, by (layout, index)."""
+    names: dict[tuple[int, int], str] = {}
+    for lane in lanes[:1]:
+        for bucket in lane.buckets_of(index):
+            key = int(bucket["layout"]), int(bucket["index"])
+            names[key] = layers_of(module, *key)
+    return names
+
+
+def layers_of(module: Module, layout: int, bucket: int) -> str:
+    """The layers of a bucket, shortly: `head, trunk.2`; an empty string if the layout is unknown."""
+    if layout >= len(module.layouts) or bucket >= len(module.layouts[layout].buckets):
+        return ""
+    layers = [
+        module.params[i].name.rpartition(".")[0] or module.params[i].name
+        for i in module.layouts[layout].buckets[bucket]
+        if i < len(module.params)
+    ]
+    unique = list(dict.fromkeys(layers))
+    return ", ".join(unique) if len(unique) <= 3 else f"{unique[0]} … {unique[-1]} ({len(unique)})"
+
+
+def _scale(lanes: list[Lane], index: int, left: int, width: int) -> Scale:
+    begin = min(int(lane.passes[index]["begin"]) for lane in lanes)
+    end = max(int(lane.passes[index]["end"]) for lane in lanes)
+    for lane in lanes:
+        rows = lane.buckets_of(index)
+        if len(rows):
+            end = max(end, int(rows["done"].max()), int(rows["ready"].max()))
+    return Scale(begin, max(end - begin, 1) * 1.02 / width, left, width)
+
+
+def _draw_axis(canvas: Canvas, scale: Scale) -> None:
+    length = scale.per_cell * scale.width
+    unit, name = next(
+        (u, n) for u, n in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")) if length >= 2 * u or u == 1.0
+    )
+    y = canvas.line("")
+    behind = 0
+    for value in ticks(0.0, length / unit, max(scale.width // 12, 2)):
+        x = scale.left + round(value * unit / scale.per_cell)
+        word = f"{value:g} {name}" if value == 0 else f"{value:g}"
+        if x >= behind and x + len(word) <= canvas.width:
+            behind = canvas.put(x, y, word, "dim") + 2
+
+
+def _draw_rank(
+    canvas: Canvas, lane: Lane, index: int, scale: Scale, names: dict[tuple[int, int], str], lag: int
+) -> None:
+    row, buckets = lane.passes[index], lane.buckets_of(index)
+    raised = bool(row["flags"] & int(PassFlag.RAISED))
+    y = canvas.line((f" rank {lane.rank}", f"rank:{lane.rank} bold"), ("  backward", ""))
+    x0, x1 = int(scale.at(int(row["begin"]))), max(math.ceil(scale.at(int(row["end"]))) - 1, 0)
+    ends = ("├", M.UNFINISHED.glyph if raised else "┤")
+    body = ends[0] + "─" * max(x1 - x0 - 1, 0) + ends[1] if x1 > x0 else "│"
+    behind = canvas.put(scale.left + x0, y, body, "wrong" if raised else "text")
+    word = fmt.duration(int(row["end"]) - int(row["begin"])) + (f", began {fmt.duration(lag)} later" if lag > 0 else "")
+    if behind + 2 + len(word) <= canvas.width:
+        canvas.put(behind + 2, y, word, "dim")
+    last_ready = int(buckets["ready"].max()) if len(buckets) else 0
+    for bucket in buckets:
+        key = int(bucket["layout"]), int(bucket["index"])
+        label = f"   bucket {key[1]}  "
+        y = canvas.line((label, ""), (fmt.shorten(names.get(key, ""), scale.left - len(label) - 1), "dim"))
+        _draw_bucket(canvas, bucket, scale, y, last_ready)
+        canvas.hits[y] = lane.rank
+
+
+def _draw_bucket(canvas: Canvas, bucket: np.void, scale: Scale, y: int, last_ready: int) -> None:
+    """◆ when its last gradient was there; its all-reduce shaded while the backward still computed, solid after that."""
+    flags, ready = int(bucket["flags"]), int(bucket["ready"])
+    launch, done = int(bucket["launch"]), int(bucket["done"])
+    at = int(scale.at(ready)) if ready else 0
+    behind = scale.left + at + 1
+    if flags & BucketFlag.SENT and launch and done:
+        split = min(max(last_ready, launch), done)
+        start, middle, end = scale.at(launch), scale.at(split), scale.at(done)
+        # Whole cells for the shaded part; the solid part ends on an eighth.
+        first, turn = math.floor(start), round(middle)
+        turn = max(turn, first)
+        canvas.put(scale.left + first, y, HIDDEN * (turn - first), "synced")
+        behind = scale.left + turn
+        if done > split or turn == first:
+            eighths = max(round((end - turn) * 8), 1)
+            full, rest = divmod(eighths, 8)
+            behind = canvas.put(scale.left + turn, y, EXPOSED * full + (EDGES[rest] if rest else ""), "running")
+        word, look = fmt.duration(done - launch), "dim"
+    elif flags & BucketFlag.FAILED:
+        word, look = f"{M.UNFINISHED.glyph} its all-reduce failed", "wrong"
+    elif flags & BucketFlag.SENT and launch:
+        behind = canvas.put(scale.left + int(scale.at(launch)), y, M.RUNNING.glyph, "running")
+        word, look = "its end was not measured", "dim"
+    elif flags & BucketFlag.SENT:
+        word, look = "all-reduced, times not measured", "dim"
+    else:
+        word, look = "stays local", "local"
+    if ready:
+        canvas.put(scale.left + at, y, M.READY.glyph, M.READY.role)
+    if behind + 1 + len(word) <= canvas.width:
+        canvas.put(behind + 1, y, word, look)
+    elif scale.left + at - 1 - len(word) > scale.left:
+        canvas.put(scale.left + at - 1 - len(word), y, word, look)
+
+
+def _draw_absent(canvas: Canvas, tl: Timeline, module: Module, rank: int, index: int) -> None:
+    """A rank that has not finished this pass: where it is instead, as far as it says."""
+    state = tl.ranks.get(rank)
+    name = (f" rank {rank}", f"rank:{rank} bold")
+    if state is None:
+        canvas.line(name, ("  not heard of yet", "dim"))
+    elif state.status in ("finished", "failed", "died"):
+        canvas.line(
+            name,
+            (f"  {M.DEAD.glyph} {state.status} before this pass", "wrong" if state.status != "finished" else "dim"),
+        )
+    elif state.stack is not None and state.stack.doing != "computing":
+        stack = state.stack
+        here = f" of backward {stack.pass_index}" if stack.pass_index >= 0 and stack.pass_index != index else ""
+        what = (
+            f" of bucket {stack.bucket} ({layers_of(module, len(module.layouts) - 1, stack.bucket)})"
+            if stack.bucket >= 0
+            else ""
+        )
+        since = fmt.duration(max(tl.now_ns - stack.since, 0))
+        canvas.line(name, (f"  {M.WAITING.glyph} in {stack.doing}{what}{here} for {since}", "waiting bold"))
+        site = tl.site(rank, stack.site)
+        if site.file:
+            canvas.line((f"         {site.short}  {site.code}", "dim"))
+    else:
+        canvas.line(name, ("  has not come to this pass", "dim"))
+
+
+def _draw_summary(canvas: Canvas, module: Module, index: int, lanes: list[Lane]) -> None:
+    parts = [times(lane.passes[index], lane.buckets_of(index)) for lane in lanes]
+    parts = [part for part in parts if part.measured]
+    if parts:
+        hidden, exposed = sum(part.hidden for part in parts), sum(part.exposed for part in parts)
+        canvas.line(
+            (f" {M.READY.glyph}", M.READY.role),
+            " ready   ",
+            (HIDDEN, "synced"),
+            f" hidden behind the backward {fmt.percent(hidden / max(hidden + exposed, 1))}   ",
+            (EXPOSED, "running"),
+            f" exposed {fmt.duration(exposed / len(parts))} a rank",
+        )
+    elif lanes and lanes[0].buckets_of(index).size:
+        canvas.line((f" {M.READY.glyph}", M.READY.role), " all gradients of the bucket are there")
+    behind = late(module, index)
+    if behind is not None and parts:
+        rank, count, of, gap = behind
+        passes = fmt.plural(of, "all-reduced pass", "all-reduced passes")
+        said = f" arrived last in {count} of {passes}, by {fmt.duration(gap)} (median)"
+        canvas.line((f" rank {rank}", f"rank:{rank} bold"), said)
+
+
+class BackwardView(Drawing):
+    """The waterfall of the pass under the cursor; Enter, or a click on a bucket, opens its layers."""
+
+    KEYS = (Key("enter", "layers", "Enter", "layers", "The layers of this pass.", "Backward"),)
+    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.keys, k.action, k.label, show=False) for k in KEYS]
+
+    def paint(self, width: int, height: int) -> Canvas:
+        return draw(self.tl, self.cursor or Cursor(), width, height)
+
+    def action_layers(self) -> None:
+        if self.cursor is not None and self.cursor.index >= 0:
+            self.post_message(GoTo(self.cursor.index, module=self.cursor.module, view="layers"))
+
+    def on_click(self, event: events.Click) -> None:
+        rank = self.canvas.hits.get(event.y + self.scroll_offset.y)
+        if isinstance(rank, int) and self.cursor is not None:
+            self.post_message(GoTo(self.cursor.index, module=self.cursor.module, rank=rank, view="layers"))

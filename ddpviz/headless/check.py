@@ -35,7 +35,7 @@ def check(
     code = outcome.code(fail_on)
     out = Console(sys.stdout)
     if format == "json" or json == "-":
-        out.write(to_json(outcome.timeline, outcome.findings).decode())
+        out.data(to_json(outcome.timeline, outcome.findings).decode())
         if format != "json":
             show(outcome, Console(sys.stderr), format, fail_on)
     else:

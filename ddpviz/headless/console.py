@@ -57,6 +57,19 @@ class Console:
         except OSError as error:
             self._fail(error)
 
+    def data(self, text: str) -> None:
+        """Text for another program: always UTF-8, whatever the terminal speaks."""
+        raw = getattr(self.stream, "buffer", None)
+        if raw is None:
+            self.write(text)
+            return
+        try:
+            self.stream.flush()
+            raw.write(text.encode("utf-8"))
+            raw.flush()
+        except OSError as error:
+            self._fail(error)
+
     def paint(self, text: str, style: str) -> str:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.colour and style else text
 

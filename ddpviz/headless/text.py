@@ -11,6 +11,7 @@ import numpy as np
 
 from ddpviz.export import words
 from ddpviz.export.report import traffic
+from ddpviz.export.source import source
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.headless.console import Console
 from ddpviz.headless.outcome import Outcome, worst_first
@@ -80,7 +81,7 @@ def finding_lines(finding: Finding, out: Console) -> Iterator[str]:
     times = f"  ({finding.count} times)" if finding.count > 1 else ""
     yield f"{mark}{where(finding, out)}{times}"
     yield f"  {clean(finding.message)}"
-    yield from ("    " + out.paint(line, "dim") for line in source(finding))
+    yield from ("    " + out.paint(line, "dim") for line in source_lines(finding))
     if finding.via:
         yield f"  called through {clean(finding.via)}"
     if finding.advice:
@@ -98,24 +99,11 @@ def where(finding: Finding, out: Console) -> str:
     return "  " + out.link(text, finding.file, finding.line)
 
 
-def source(finding: Finding, around: int = 2) -> list[str]:
-    """The line in its place with its neighbours, `>` before it; the recorded line alone if the file has changed."""
-    if not finding.file or finding.line < 1:
-        return []
-    try:
-        with open(finding.file, encoding="utf-8", errors="replace") as file:
-            lines = file.read(4 << 20).splitlines()
-    except (OSError, ValueError):
-        lines = []
-    here = finding.line - 1
-    if here >= len(lines) or (finding.code and lines[here].strip() != finding.code.strip()):
-        return [f"> {finding.line} | {clean(finding.code)}"] if finding.code else []
-    first, last = max(here - around, 0), min(here + around, len(lines) - 1)
-    width = len(str(last + 1))
-    return [
-        f"{'>' if n == here else ' '} {n + 1:{width}} | {clean(lines[n].expandtabs(4))[:160]}".rstrip()
-        for n in range(first, last + 1)
-    ]
+def source_lines(finding: Finding) -> list[str]:
+    """The line in its place with its neighbours, `>` before it."""
+    lines = source(finding.file, finding.line, finding.code)
+    width = max((len(str(line.number)) for line in lines), default=0)
+    return [f"{'>' if n.here else ' '} {n.number:{width}} | {n.text}".rstrip() for n in lines]
 
 
 # --- ranks that failed -----------------------------------------------------------------------------------------------

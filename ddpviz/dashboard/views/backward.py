@@ -245,7 +245,7 @@ def _draw_axis(canvas: Canvas, scale: Scale) -> None:
     )
     y = canvas.line("")
     behind = 0
-    for value in ticks(0.0, length / unit, max(scale.width // 12, 2)):
+    for value in ticks(0.0, length / unit, max(scale.width // 9, 2)):
         x = scale.left + round(value * unit / scale.per_cell)
         word = f"{value:g} {name}" if value == 0 else f"{value:g}"
         if x >= behind and x + len(word) <= canvas.width:

@@ -51,7 +51,6 @@ class Watch:
         self._ranks = 1
         self._parameters: list[weakref.ref[Tensor]] = []
         self._storage: dict[int, int] = {}  # by parameter id: where its gradient lay when it was last added to
-        self._buckets: set[int] = set()  # storages of buckets seen so far
         self._joined: tuple[Any, bool] | None = None
         self._user: tuple[Any, Callable[..., Any]] | None = None
 
@@ -119,9 +118,8 @@ class Watch:
                 buffer.mul_(1.0 / n)
                 return
             home = buffer.untyped_storage().data_ptr()
-            self._buckets.add(home)
             parameters = bucket.parameters()
-            viewed = [self._storage.get(id(p)) in self._buckets for p in parameters]
+            viewed = [self._storage.get(id(p)) == home for p in parameters]
             if not any(viewed):
                 buffer.mul_(1.0 / n)
             elif all(viewed):

@@ -58,7 +58,7 @@ def _body(tl: m.Timeline, findings: list[Finding]) -> Iterator[str]:
         chart = norms(module)
         if chart:
             yield f"<h2>Gradient norms: {text(words.module_name(tl, module))}</h2>"
-            yield '<p class="dim">Accumulated on each rank before averaging; a dot where the all-reduce averaged it.</p>'
+            yield '<p class="dim">Accumulated on each rank before averaging; a dot where it was averaged.</p>'
             yield f'<div class="wide">{chart}</div>'
     yield from _ranks(tl)
     yield from _steps(tl)

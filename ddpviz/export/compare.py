@@ -1,0 +1,227 @@
+"""Two runs side by side, in sentences: what differs, by how much, and what does not. Pure.
+
+A difference of less than `SAME` is called the same: two runs of one job differ by that much anyway.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpviz.export import words
+from ddpviz.export.report import traffic
+from ddpviz.findings.model import Finding
+from ddpviz.timeline import model as m
+from ddpviz.trace import records as r
+from ddpviz.trace.text import clean
+
+SAME = 0.03  # share
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is compared of one run. None: not measured."""
+
+    name: str
+    ranks: int
+    backend: str
+    torch: str
+    status: str
+    passes: int
+    synced: int
+    steps: int
+    wrong_steps: int
+    replicas: str
+    step_ns: float | None  # median time from one step's end to the next one's
+    sent: int  # bytes that one rank put through all-reduces
+    sent_per_step: float | None
+    exposed_ns: float | None  # median over passes: all-reduce time after the backward's last gradient was ready
+    hidden: float | None  # share of all-reduce time that ran beside the backward
+    memory: int | None  # peak, bytes, the greatest of all ranks
+    norm: float | None  # median norm of averaged gradients
+    rules: dict[str, str]  # rule -> severity
+
+
+def figures(tl: m.Timeline, findings: Sequence[Finding], name: str) -> Figures:
+    kinds = Counter(m.Sync(v) for module in tl.modules for v in module.verdicts.tolist())
+    ends = np.array([step.end for step in tl.steps], np.float64)
+    sent = sum(traffic(module)[0] for module in tl.modules)
+    exposed, hidden = communication(tl)
+    replicas = Counter(step.replicas for step in tl.steps)
+    lanes = [lane for module in tl.modules for lane in module.lanes.values()]
+    norms = [lane.passes["norm"][(lane.passes["flags"] & int(r.PassFlag.HAS_NORM)) != 0] for lane in lanes]
+    finite = np.concatenate(norms) if norms else np.zeros(0)
+    finite = finite[np.isfinite(finite)]
+    memory = max((int(lane.passes["memory"].max()) for lane in lanes if len(lane.passes)), default=0)
+    return Figures(
+        name=name,
+        ranks=tl.run.world_size or len(tl.ranks),
+        backend=tl.run.backend,
+        torch=tl.run.torch,
+        status=tl.run.status,
+        passes=sum(module.passes for module in tl.modules),
+        synced=kinds[m.Sync.SYNCED],
+        steps=len(tl.steps),
+        wrong_steps=sum(s.gradients in (m.Gradients.LOCAL, m.Gradients.STALE, m.Gradients.MIXED) for s in tl.steps),
+        replicas=(
+            "diverged"
+            if replicas[m.Replicas.DIVERGED]
+            else "equal"
+            if replicas[m.Replicas.EQUAL]
+            else "not known to be equal"
+        ),
+        step_ns=float(np.median(np.diff(ends))) if len(ends) > 2 else None,
+        sent=sent,
+        sent_per_step=sent / len(tl.steps) if len(tl.steps) else None,
+        exposed_ns=exposed,
+        hidden=hidden,
+        memory=memory or None,
+        norm=float(np.median(finite)) if len(finite) else None,
+        rules={f.rule: f.severity.word for f in findings},
+    )
+
+
+def communication(tl: m.Timeline) -> tuple[float | None, float | None]:
+    """Exposed all-reduce time of a synchronised pass (median over ranks and passes, ns), and the share hidden.
+
+    Exposed is what is left of the buckets' all-reduces after the last gradient of the pass was ready: until then the
+    backward computed beside them. Overlapping all-reduces count once. None where launches or ends were not measured.
+    """
+    exposed: list[float] = []
+    busy_all = beside_all = 0.0
+    for module in tl.modules:
+        for lane in module.lanes.values():
+            rows = lane.buckets
+            known = ((rows["flags"] & int(r.BucketFlag.SENT)) != 0) & (rows["launch"] > 0) & (rows["done"] > 0)
+            rows = rows[known]
+            bounds = np.flatnonzero(np.diff(rows["pass"].astype(np.int64))) + 1
+            for part in np.split(rows, bounds) if len(rows) else []:
+                computed = int(part["ready"].max())
+                spans = merged([(int(b["launch"]), int(b["done"])) for b in part])
+                busy = sum(end - begin for begin, end in spans)
+                after = sum(max(end - max(begin, computed), 0) for begin, end in spans)
+                exposed.append(after)
+                busy_all += busy
+                beside_all += busy - after
+    if not exposed:
+        return None, None
+    return float(np.median(exposed)), beside_all / busy_all if busy_all else None
+
+
+def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans with overlaps joined, in order."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif end > begin:
+            found.append((begin, end))
+    return found
+
+
+def compare(a: Figures, b: Figures) -> Iterator[str]:
+    """Each difference of run B from run A in one sentence, then what is the same."""
+    yield f"A: {describe(a)}"
+    yield f"B: {describe(b)}"
+    yield ""
+    same: list[str] = []
+    differ = list(_setting(a, b)) + list(_verdicts(a, b, same)) + list(_numbers(a, b, same))
+    yield from (f"- {line}" for line in differ)
+    if not differ:
+        yield "No difference."
+    if same:
+        yield f"The same: {', '.join(same)}."
+
+
+def describe(f: Figures) -> str:
+    steps = words.plural(f.steps, "step")
+    backend = f", {clean(f.backend)}" if f.backend else ""
+    torch = f", torch {clean(f.torch)}" if f.torch else ""
+    passes = words.plural(f.passes, "micro-step")
+    return f"{clean(f.name)} ({words.plural(f.ranks, 'rank')}{backend}{torch}, {passes}, {steps})"
+
+
+def _setting(a: Figures, b: Figures) -> Iterator[str]:
+    if a.ranks != b.ranks:
+        yield f"A ran on {words.plural(a.ranks, 'rank')}, B on {b.ranks}; what follows compares a rank with a rank."
+    if a.backend != b.backend:
+        yield f"A used {clean(a.backend) or 'no known backend'}, B {clean(b.backend) or 'no known backend'}."
+    if a.torch != b.torch:
+        yield f"A ran on torch {clean(a.torch) or '?'}, B on {clean(b.torch) or '?'}."
+    if a.status != b.status:
+        yield f"A {_ended(a.status)}, B {_ended(b.status)}."
+
+
+def _ended(status: str) -> str:
+    return {"hung": "hung", "running": "is running", "interrupted": "was interrupted"}.get(status, clean(status))
+
+
+def _verdicts(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:
+    for rule in sorted(a.rules.keys() - b.rules.keys()):
+        yield f"{rule} ({a.rules[rule]}) is found in A and gone in B."
+    for rule in sorted(b.rules.keys() - a.rules.keys()):
+        yield f"{rule} ({b.rules[rule]}) is new in B."
+    if both := sorted(a.rules.keys() & b.rules.keys()):
+        same.append(f"found in both: {', '.join(both)}")
+    elif not a.rules and not b.rules:
+        same.append("no findings")
+    share_a, share_b = a.synced / max(a.passes, 1), b.synced / max(b.passes, 1)
+    if abs(share_a - share_b) > 0.005:
+        yield (
+            f"A all-reduced {a.synced:,} of {a.passes:,} micro-steps ({words.percent(share_a)}), "
+            f"B {b.synced:,} of {b.passes:,} ({words.percent(share_b)})."
+        )
+    else:
+        same.append(f"the share of all-reduced micro-steps ({words.percent(share_b)})")
+    if (a.wrong_steps > 0) != (b.wrong_steps > 0):
+        yield (
+            f"{a.wrong_steps:,} of {words.plural(a.steps, 'step')} in A used gradients that were not averaged, "
+            f"{b.wrong_steps:,} of {b.steps:,} in B."
+        )
+    if a.replicas != b.replicas:
+        yield f"The replicas are {a.replicas} in A and {b.replicas} in B."
+    else:
+        same.append(f"replicas {a.replicas}")
+
+
+def _numbers(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:
+    rows = (
+        ("the time a step", "A step takes", a.step_ns, b.step_ns, words.duration),
+        ("the bytes a rank sends a step", "A rank sends a step", a.sent_per_step, b.sent_per_step, words.size),
+        (
+            "the exposed all-reduce time",
+            "All-reduce time that the backward does not hide, a synchronised pass, is",
+            a.exposed_ns,
+            b.exposed_ns,
+            words.duration,
+        ),
+        ("peak memory", "The peak memory of a rank is", a.memory, b.memory, words.size),
+        ("the averaged gradient's norm", "The median norm of the averaged gradient is", a.norm, b.norm, words.number),
+    )
+    for label, sentence, x, y, shown in rows:
+        if x is None and y is None:
+            continue
+        if x is None or y is None:
+            known, value = ("B", y) if y is not None else ("A", x)
+            yield f"{label[0].upper()}{label[1:]} was measured in {known} alone ({shown(value or 0)})."
+        elif x == y or abs(y - x) <= SAME * max(abs(x), abs(y)):
+            same.append(f"{label} ({shown(y)})")
+        else:
+            yield f"{sentence} {shown(x)} in A and {shown(y)} in B{_times(x, y)}."
+    if a.hidden is not None and b.hidden is not None and abs(a.hidden - b.hidden) > SAME:
+        yield (
+            f"{words.percent(a.hidden)} of the all-reduce time is hidden behind the backward in A, "
+            f"{words.percent(b.hidden)} in B."
+        )
+
+
+def _times(x: float, y: float) -> str:
+    if not x or not y:
+        return ""
+    ratio = y / x
+    if ratio >= 2:
+        return f", {ratio:.1f} times as much"
+    return f", {words.percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"

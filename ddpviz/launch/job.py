@@ -138,16 +138,12 @@ class Job:
             words=outcome.last_words(self.run_dir),
             world_size=self.ranks,
         )
-        notes = [*self._notes(), *verdict.notes]
-        if verdict.status == "failed":
-            output = "\n".join(outcome.tail(self.run_dir / log, 32 << 10) for log in self.logs.values())
-            notes += outcome.hints(output, script=str(self.spec.script or ""), cpu=self.spec.cpu)
         self._update(
             status=verdict.status,
             exit_code=verdict.exit_code,
             ranks=verdict.ranks,
             world_size=verdict.world_size,
-            notes=notes,
+            notes=[*self._notes(), *verdict.notes],
             **ended,
         )
         return verdict.exit_code

@@ -19,15 +19,6 @@ from ddpviz.trace.records import Exit, Process, RankIs, RowKind
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n[^\n]*?exitcode\s*:\s*(-?\d+) \(pid: \d+\)")
 _ABORTS = (-signal.SIGABRT, -signal.SIGSEGV)
 _ENDED = -signal.SIGTERM  # what torchrun sends to the other workers when one has failed
-_NO_CUDA = re.compile(
-    r"Found no NVIDIA driver|Torch not compiled with CUDA enabled|No CUDA GPUs are available|no GPUs found"
-    r"|doesn't have NCCL built in|Distributed package doesn't have NCCL"
-    r"|Attempting to deserialize object on a CUDA device|[Ii]nvalid device ordinal|Duplicate GPU detected"
-)
-_NO_LAUNCHER = re.compile(
-    r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected"
-    r"|KeyError: '(?:LOCAL_RANK|RANK|WORLD_SIZE)'"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +109,6 @@ def judge(
     if all_done and (only_aborts or returncode in _ABORTS):
         return Outcome("finished", code, ranks, world, [_abort_note(aborted)])
     return Outcome("failed", code, ranks, world)
-
-
-def hints(output: str, *, script: str, cpu: bool) -> list[str]:
-    """What a person may try when a job failed with this output; nothing if it is not one of the known cases."""
-    found = []
-    if not cpu and _NO_CUDA.search(output):
-        command = f"ddpviz run --cpu {script}" if script else "ddpviz run --cpu -- ..."
-        found.append(f"the job asks for CUDA or NCCL that is not here: `{command}` redirects it to the CPU and gloo")
-    if not script and _NO_LAUNCHER.search(output):
-        found.append("the command started no ranks: `ddpviz run -n 2 SCRIPT.py` starts them with torchrun")
-    return found
 
 
 def tail(path: Path, size: int = 256 << 10) -> str:

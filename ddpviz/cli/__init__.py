@@ -1,0 +1,50 @@
+"""The command line: arguments, exit codes, and errors of one line. What a command needs is imported when it runs.
+
+`ddpviz --help` has to appear at once, so this package imports argparse and the cheapest parts of the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from ddpviz import __version__
+from ddpviz.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, parse
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. No traceback of ddpviz's own reaches the user."""
+    try:
+        options = parse(list(sys.argv[1:] if argv is None else argv))
+        return int(options.command(options))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Exception as error:
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """One line for the user, and the exit code. A fault of ddpviz's own goes into a file, whole."""
+    kind = (type(error).__module__, type(error).__name__)
+    if kind == ("ddpviz.launch.spec", "JobError"):
+        return _complain(str(error), USAGE)
+    if kind == ("ddpviz.trace.reader", "RunError"):
+        return _complain(str(error), UNREADABLE)
+    if os.environ.get("DDPVIZ_DEBUG"):
+        raise error
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="ddpviz-error-", suffix=".txt", delete=False) as report:
+        report.write(f"ddpviz {__version__}, Python {sys.version}\n{sys.argv}\n\n")
+        traceback.print_exception(error, file=report)
+    return _complain(f"a fault in ddpviz itself ({type(error).__name__}: {error}); details: {report.name}", 70)
+
+
+def _complain(line: str, code: int) -> int:
+    print(f"ddpviz: {line}", file=sys.stderr)
+    return code

@@ -1,0 +1,267 @@
+"""The arguments of every command and what their help says. Parses; does nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ddpviz import __version__
+from ddpviz.cli import commands
+from ddpviz.cli.commands import INTERRUPTED, UNREADABLE, USAGE
+
+__all__ = ["INTERRUPTED", "UNREADABLE", "USAGE", "parse"]
+
+_ABOUT = """\
+See what PyTorch's DistributedDataParallel really does with gradients: which backward passes stay local (no_sync) and
+which are all-reduced, when each bucket fires, when the optimizer steps, and whether the replicas stay equal. Measured
+inside a real multi-rank job, shown live in the terminal, or checked in CI."""
+
+_GUIDE = """\
+examples:
+  ddpviz demo                          pick a demo and watch it
+  ddpviz run train.py --lr 0.1         watch your own script on 2 ranks (options of ddpviz go before the script)
+  ddpviz run --cpu train.py            ... that is written for CUDA and NCCL, on this machine's CPU
+  ddpviz run -- torchrun --nproc-per-node 4 train.py
+  ddpviz check train.py                fail in CI when a step uses gradients that were never averaged
+  ddpviz watch                         open the latest run again
+
+`ddpviz COMMAND --help` says more. In a script: ddpviz.attach(ddp_model).
+Runs are kept in the user's state folder; --run-dir or DDPVIZ_RUN_DIR names another place for one."""
+
+_JOB = """\
+With SCRIPT.py, ddpviz starts the ranks itself, under torchrun, and keeps each rank's output apart. Behind -- goes any
+command that starts ranks (torchrun, accelerate launch, srun, python with mp.spawn). The script stays as it is: the
+probe is injected through the environment, and changes nothing of what the job computes."""
+
+_RUN = "Run a job and watch it in the dashboard (in plain lines where there is no terminal)."
+_CHECK = "Run a job, say what is wrong with it and where, and end with an exit code that a CI understands."
+_DEMO = """\
+Start a demo (a small real DDP job) and watch it. Without a NAME a picker opens that says what each one shows."""
+
+_WATCH = """\
+Open a run in the dashboard and leave it alone: quitting does not end the job. RUN is an id (`ddpviz list` names them),
+a part of one that fits no other, or a folder; the latest run if none is named; - reads a stream from a pipe:
+
+  ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
+
+_EXPORT = """\
+Write a run as a file. json is the report that `ddpviz check --json` writes; csv is one of three tables, or all of them
+into a folder; perfetto opens in https://ui.perfetto.dev."""
+
+_CAT = """\
+Write a run to stdout as one stream, its logs included. ssh is the access control; ddpviz opens no port of its own.
+
+  ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
+
+_RUN_CODES = "exit code: the job's own; 130 after Ctrl-C or quitting; 2 if it cannot be started as asked"
+_CHECK_CODES = """\
+exit codes, the first that applies:
+  2  usage
+  3  the job failed or hung
+  1  findings at or above --fail-on
+  4  no DDP module was seen
+  0  all well"""
+_READ_CODES = "exit codes: 0; 2 usage; 5 a run that cannot be read"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse without abbreviations, with text kept as written and errors of one line."""
+
+    def __init__(self, **options: Any) -> None:
+        def wide(prog: str) -> argparse.HelpFormatter:
+            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=26, width=118)
+
+        super().__init__(allow_abbrev=False, formatter_class=wide, **options)
+        self.takes_value: set[str] = set()
+
+    def option(self, *names: str, **details: Any) -> None:
+        action = self.add_argument(*names, **details)
+        if action.nargs is None:
+            self.takes_value.update(action.option_strings)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options of a command, with `command` (what to call with them), `parser`, and for jobs `job`. Exits on misuse.
+
+    In `run`, `check` and `demo`, everything from the script (or --) on belongs to the job, whatever it looks like.
+    """
+    parser, verbs = _parsers()
+    verb = verbs.get(arguments[0]) if arguments else None
+    if verb is None:
+        if not arguments:
+            parser.print_help()
+            sys.exit(USAGE)
+        return parser.parse_args(arguments)  # --help, --version, or an error
+    if not verb.get_default("takes_job"):
+        return verb.parse_args(arguments[1:])
+    own, job = _split(arguments[1:], verb.takes_value)
+    options = verb.parse_args(own)
+    options.job = job
+    return options
+
+
+def _split(arguments: list[str], takes_value: set[str]) -> tuple[list[str], list[str]]:
+    """ddpviz's own arguments, and those from the first that is neither an option nor an option's value."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] not in ("-", "--"):
+        at += 2 if arguments[at] in takes_value else 1
+    return arguments[:at], arguments[at:]
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    parser = Parser(prog="ddpviz", description=_ABOUT, epilog=_GUIDE)
+    parser.add_argument("--version", action="version", version=f"ddpviz {__version__}")
+    group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    verbs: dict[str, Parser] = {}
+
+    def verb(
+        name: str, command: Callable[[argparse.Namespace], int], summary: str, text: str, usage: str, epilog: str
+    ) -> Parser:
+        made: Parser = group.add_parser(
+            name, help=summary, description=text, usage=f"ddpviz {name} {usage}", epilog=epilog
+        )
+        made.set_defaults(command=command, parser=made, takes_job=name in ("demo", "run", "check"))
+        verbs[name] = made
+        return made
+
+    demo = verb(
+        "demo",
+        commands.demo,
+        "watch one of the demos that come with ddpviz, live",
+        _DEMO,
+        "[--list] [-n N] [--backend auto|nccl|gloo] [--run-dir DIR] [--no-ui] [NAME [-- ARGS...]]",
+        _RUN_CODES,
+    )
+    demo.option("--list", action="store_true", help="print the demos and what each one shows")
+    _ranks(demo)
+    _where(demo)
+
+    run = verb(
+        "run",
+        commands.run,
+        "watch your own script or command, unmodified, live",
+        f"{_RUN}\n\n{_JOB}",
+        "[OPTIONS] SCRIPT.py [ARGS...]\n       ddpviz run [OPTIONS] -- COMMAND [ARGS...]",
+        _RUN_CODES,
+    )
+    _ranks(run)
+    _measure(run, 2.0, "2")
+    _where(run)
+
+    check = verb(
+        "check",
+        commands.check,
+        "run a job without a screen and fail on what is wrong with it (for CI)",
+        f"{_CHECK}\n\n{_JOB}",
+        "[OPTIONS] SCRIPT.py [ARGS...]\n       ddpviz check [OPTIONS] -- COMMAND [ARGS...]",
+        _CHECK_CODES,
+    )
+    _ranks(check)
+    _measure(check, None, "full")
+    _where(check, screen=False)
+    check.option("--json", metavar="FILE", help="also write the report there (-: to stdout, and the text to stderr)")
+    check.option("--format", choices=("text", "json", "github"), default="text", help="what to print (default: text)")
+    levels = ("error", "warning", "never")
+    check.option("--fail-on", choices=levels, default="error", help="findings that fail the check (default: error)")
+    check.option(
+        "--hang-after",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="no progress for so long is a hang (default: 30)",
+    )
+
+    watch = verb(
+        "watch",
+        commands.watch,
+        "open a run in the dashboard: a finished one, or one that is being written",
+        _WATCH,
+        "[--no-motion] [RUN | -]",
+        _READ_CODES,
+    )
+    watch.add_argument("run", nargs="?", metavar="RUN", help="the run; - for a stream on stdin (default: the latest)")
+    watch.option("--no-motion", action="store_true", help="no animation")
+
+    runs = verb(
+        "list", commands.runs, "name the runs there are", "Name the runs, latest first.", "[FOLDER]", _READ_CODES
+    )
+    runs.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="where to look (default: where runs go)")
+
+    export = verb(
+        "export",
+        commands.export,
+        "write a run as JSON, CSV or a Perfetto trace",
+        _EXPORT,
+        "RUN --to json|csv|perfetto [-o FILE] [--table passes|buckets|steps]",
+        _READ_CODES,
+    )
+    export.add_argument("run", metavar="RUN", help="an id, a part of one that fits no other, or a folder")
+    export.option("--to", choices=("json", "csv", "perfetto"), required=True, help="the format")
+    export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for csv also a folder")
+    export.option("--table", choices=("passes", "buckets", "steps"), help="the table of csv (default: passes)")
+
+    cat = verb("cat", commands.cat, "write a run to stdout as one stream", _CAT, "RUN [--follow]", _READ_CODES)
+    cat.add_argument("run", metavar="RUN", help="an id, a part of one that fits no other, or a folder")
+    cat.option("--follow", action="store_true", help="go on until the run has ended")
+    return parser, verbs
+
+
+def _ranks(parser: Parser) -> None:
+    many = "ranks (default: the number of CUDA devices if more than one, else 2)"
+    parser.option("-n", "--nproc", dest="nproc", type=_integer, metavar="N", help=many)
+    parser.option(
+        "--backend",
+        choices=("auto", "nccl", "gloo"),
+        default="auto",
+        metavar="auto|nccl|gloo",
+        help="auto (the default): NCCL where each rank has a CUDA device of its own, else gloo on the CPU",
+    )
+
+
+def _measure(parser: Parser, budget: float | None, shown: str) -> None:
+    redirect = "redirect a script written for CUDA and NCCL to the CPU and gloo, in this job alone"
+    parser.option("--cpu", action="store_true", help=redirect)
+    share = f"share of the step time for norms and checksums (default: {shown}); what happened is always recorded"
+    parser.option("--budget", type=_budget, default=budget, metavar="PERCENT|full", help=share)
+
+
+def _where(parser: Parser, *, screen: bool = True) -> None:
+    parser.option("--run-dir", type=Path, metavar="DIR", help="the run's folder, new or empty (default: a new one)")
+    if screen:
+        parser.option("--no-ui", action="store_true", help="plain lines instead of the dashboard")
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
+
+
+def _budget(text: str) -> float | None:
+    if text == "full":
+        return None
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither full nor a percentage from 0 to 100")
+    return value

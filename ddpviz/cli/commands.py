@@ -1,0 +1,241 @@
+"""What each command does: gathers what the rooms offer, and nothing of its own. Every import is inside its function."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpviz.launch import Job, JobSpec
+    from ddpviz.timeline.model import Timeline
+
+USAGE, UNREADABLE, INTERRUPTED = 2, 5, 130
+
+
+def complain(line: str, code: int = USAGE) -> int:
+    print(f"ddpviz: {line}", file=sys.stderr)
+    return code
+
+
+def demo(options: argparse.Namespace) -> int:
+    from ddpviz.launch.demos import demo_script, demo_scripts
+
+    if options.list or not (options.job or _on_screen(options)):
+        width = max((len(demo.name) for demo in demo_scripts()), default=0)
+        for script in demo_scripts():
+            print(f"{script.name:<{width}}  {script.summary}")
+        if not options.list:
+            print("start one with `ddpviz demo NAME`", file=sys.stderr)
+        return 0
+    if options.job:
+        name, *args = options.job
+        if args and args[0] != "--":
+            options.parser.error(f"options go before the demo's name, the demo's own behind --: {' '.join(args)}")
+        return _show(_demo_job(options, demo_script(name).path, *args[1:]), options)
+    from ddpviz.dashboard import run_app
+    from ddpviz.dashboard.state import Demo
+
+    choices = [Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path)) for demo in demo_scripts()]
+    return run_app(None, None, demos=choices)
+
+
+def run(options: argparse.Namespace) -> int:
+    from ddpviz.launch import Job
+
+    return _show(Job(_job_spec(options)), options)
+
+
+def check(options: argparse.Namespace) -> int:
+    from ddpviz.launch import Job
+
+    spec = _job_spec(options)
+    from ddpviz.headless import check
+
+    return check(
+        Job(spec), json=options.json, format=options.format, fail_on=options.fail_on, hang_after=options.hang_after
+    )
+
+
+def watch(options: argparse.Namespace) -> int:
+    if options.run == "-":
+        return _watch_stream(options)
+    from ddpviz.trace.rundir import find_run
+
+    run_dir = find_run(options.run or os.environ.get("DDPVIZ_RUN_DIR") or None)
+    if not _terminal():
+        return complain(f"watch needs a terminal; `ddpviz export {run_dir.name} --to json` writes the facts")
+    from ddpviz.dashboard import run_app
+
+    return run_app(run_dir, None, motion=not options.no_motion)
+
+
+def runs(options: argparse.Namespace) -> int:
+    import time
+
+    from ddpviz.trace.rundir import list_runs, runs_base
+    from ddpviz.trace.text import clean
+
+    base = options.folder
+    if base is not None and not base.is_dir():
+        return complain(f"no such folder: {base}", UNREADABLE)
+    found = list_runs(base)
+    if not found:
+        print(f"no runs in {base or runs_base()}; start one with `ddpviz demo` or `ddpviz run`", file=sys.stderr)
+        return 0
+    rows = [("RUN", "STARTED", "STATUS", "RANKS", "COMMAND")]
+    for run in found:
+        started = time.localtime(run.started_wall_ns / 1e9) if run.started_wall_ns else None
+        when = time.strftime("%Y-%m-%d %H:%M", started) if started else "-"
+        words = run.info.get("command")
+        command = clean(" ".join(str(word) for word in words)) if isinstance(words, list) else ""
+        ranks = run.info.get("world_size")
+        rows.append((run.id, when, run.status, str(ranks) if isinstance(ranks, int) else "-", run.problem or command))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        print("  ".join([*(f"{cell:<{width}}" for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip())
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    from ddpviz.trace.rundir import find_run
+
+    run_dir = find_run(options.run)
+    from ddpviz.export import load
+
+    timeline = load(run_dir)
+    if options.to == "csv":
+        return _export_tables(timeline, options)
+    if options.to == "perfetto":
+        from ddpviz.export.perfetto import to_perfetto
+
+        data = to_perfetto(timeline)
+    else:
+        from ddpviz.export import to_json
+        from ddpviz.findings import find
+
+        data = to_json(timeline, find(timeline))
+    if options.output in (None, "-"):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data if data.endswith(b"\n") else data + b"\n")
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        Path(options.output).write_bytes(data)
+    except OSError as error:
+        return complain(f"{options.output} cannot be written: {error.strerror}")
+    return 0
+
+
+def cat(options: argparse.Namespace) -> int:
+    from ddpviz.trace.rundir import find_run
+    from ddpviz.trace.stream import send
+
+    run_dir = find_run(options.run)
+    if sys.stdout.isatty():
+        return complain("cat writes a binary stream: pipe it into `ddpviz watch -`")
+    send(run_dir, sys.stdout.buffer, follow=options.follow)
+    return 0
+
+
+def _watch_stream(options: argparse.Namespace) -> int:
+    import shutil
+    import tempfile
+
+    from ddpviz.trace.reader import RunError
+    from ddpviz.trace.stream import Mirror
+
+    if sys.stdin.isatty():
+        return complain("`watch -` reads a stream: ssh NODE ddpviz cat RUN --follow | ddpviz watch -")
+    source = os.fdopen(os.dup(0), "rb")
+    folder = Path(tempfile.mkdtemp(prefix="ddpviz-watch-"))
+    try:
+        mirror = Mirror(source, folder)
+        mirror.start()
+        mirror.begun.wait()
+        if mirror.problem and not (folder / "run.json").exists():
+            raise RunError(mirror.problem)
+        try:  # the keyboard, whose place the stream took
+            keyboard = os.open("/dev/tty", os.O_RDWR)
+        except OSError:
+            return complain("watch needs a terminal")
+        os.dup2(keyboard, 0)
+        os.close(keyboard)
+        if not _terminal():
+            return complain("watch needs a terminal")
+        from ddpviz.dashboard import run_app
+
+        return run_app(folder, None, motion=not options.no_motion)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _export_tables(timeline: Timeline, options: argparse.Namespace) -> int:
+    from ddpviz.export.tidy import tables, write
+
+    made = tables(timeline)
+    if options.output in (None, "-"):
+        write(sys.stdout, *made[options.table or "passes"])
+        return 0
+    target = Path(options.output)
+    names = list(made) if target.is_dir() and options.table is None else [options.table or "passes"]
+    try:
+        for name in names:
+            path = target / f"{name}.csv" if target.is_dir() else target
+            with path.open("w", newline="", encoding="utf-8") as stream:
+                write(stream, *made[name])
+    except OSError as error:
+        return complain(f"{error.filename or target} cannot be written: {error.strerror}")
+    return 0
+
+
+def _terminal() -> bool:
+    """Whether a full-screen app can run: Textual does not check, and would hang."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _on_screen(options: argparse.Namespace) -> bool:
+    return not options.no_ui and _terminal()
+
+
+def _show(job: Job, options: argparse.Namespace) -> int:
+    if _on_screen(options):
+        from ddpviz.dashboard import run_app
+
+        return run_app(job.run_dir, job)
+    from ddpviz.headless import run_plain
+
+    return run_plain(job)
+
+
+def _demo_job(options: argparse.Namespace, script: Path, *args: str) -> Job:
+    from ddpviz.launch import Job
+
+    return Job(_spec(options, script=script, args=args, budget=None, title=script.stem.replace("_", "-")))
+
+
+def _job_spec(options: argparse.Namespace) -> JobSpec:
+    job = options.job
+    if not job:
+        options.parser.error("name a SCRIPT.py, or a command behind --")
+    if job[0] == "--":
+        if not job[1:]:
+            options.parser.error("the command behind -- is missing")
+        return _spec(options, command=tuple(job[1:]), budget=options.budget)
+    return _spec(options, script=Path(job[0]), args=tuple(job[1:]), budget=options.budget)
+
+
+def _spec(options: argparse.Namespace, **fields: Any) -> JobSpec:
+    from ddpviz.launch import JobSpec
+
+    elsewhere = os.environ.get("DDPVIZ_RUN_DIR")
+    return JobSpec(
+        nproc=options.nproc,
+        backend=options.backend,
+        cpu=getattr(options, "cpu", False),
+        run_dir=options.run_dir or (Path(elsewhere) if elsewhere else None),
+        **fields,
+    )

@@ -28,7 +28,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyRecord])
 _one = msgspec.msgpack.Decoder(AnyRecord)
 _raws = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_TAGS = {kind.__struct_config__.tag for kind in AnyRecord.__args__}  # type: ignore[attr-defined]
+_TAGS = {kind.__struct_config__.tag for kind in AnyRecord.__args__}
 
 
 class _Tag(msgspec.Struct):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from ddpviz.timeline.model import Rows
 from ddpviz.trace import records as r
@@ -41,30 +44,33 @@ def decode(kind: r.RowKind, payload: bytes, shift: int) -> Rows:
 class Column:
     """A one-dimensional array that grows at its end; memory at most doubles."""
 
-    __slots__ = ("_data", "size")
+    __slots__ = ("_data", "_fill", "size")
 
-    def __init__(self, dtype: np.dtype[np.void] | type[np.generic]) -> None:
-        self._data = np.empty(0, dtype)
+    def __init__(self, dtype: Any, fill: int = 0) -> None:
+        self._data: npt.NDArray[Any] = np.empty(0, dtype)
+        self._fill = fill  # what new places hold
         self.size = 0
 
     @property
-    def view(self) -> Rows:
+    def view(self) -> npt.NDArray[Any]:
         """The filled part. A view: it may be left behind by later growth, so take it anew after each feed."""
         return self._data[: self.size]
 
     def grow(self, size: int) -> None:
-        """Makes it at least `size` long; what is new is zeros."""
+        """Makes it at least `size` long."""
         if size <= self.size:
             return
         if size > len(self._data):
             # a quarter more for long columns: amortised all the same, and a million rows stay within their memory
             room = max(64, size, self.size * 2 if self.size < 1 << 16 else self.size + self.size // 4)
-            data = np.zeros(room, self._data.dtype)
+            dtype = self._data.dtype
+            # zeros: pages that are never touched cost nothing
+            data = np.full(room, self._fill, dtype) if self._fill else np.zeros(room, dtype)
             data[: self.size] = self._data[: self.size]
             self._data = data
         self.size = size
 
-    def extend(self, rows: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
+    def extend(self, rows: npt.NDArray[Any]) -> None:
         start = self.size
         self.grow(start + len(rows))
         self._data[start : self.size] = rows

@@ -1,8 +1,8 @@
 """The state that everything on screen and in a report is drawn from: what the ranks did, aligned.
 
 Pure data. `fold.py` alone changes it; rules, widgets and exporters read it. Times are nanoseconds since the run's
-start on one common clock. Indices of passes, windows and steps count from 0, per module and rank. Columns are numpy structured
-arrays with the fields of `trace.records.COLUMNS`, in pass (or call) order, times already shifted to the common clock.
+start on one common clock. Indices of passes, windows and steps count from 0, per module and rank. Columns are numpy
+structured arrays with the fields of `trace.records.COLUMNS`, in pass (or call) order, times on the common clock.
 """
 
 from __future__ import annotations
@@ -278,8 +278,8 @@ class Timeline:
     ranks: dict[int, RankState] = field(default_factory=dict)
     groups: dict[int, GroupState] = field(default_factory=dict)
     modules: list[Module] = field(default_factory=list)
-    # Steps in call order. The fold puts a `steps.StepTable` here: a sequence whose columns (`gradients`, `replicas`, ...)
-    # are arrays by position, to look for the wrong ones without building every Step.
+    # In call order. The fold puts a `steps.StepTable` here: a sequence whose columns (`gradients`, `replicas`, ...) are
+    # arrays by position, to look for the wrong ones without building every Step.
     steps: Sequence[Step] = field(default_factory=list)
     skipped: Sequence[Step] = field(default_factory=list)  # those that GradScaler skipped; their indices count apart
     optimizers: dict[tuple[int, int], r.Optimizer] = field(default_factory=dict)  # by (rank, optimizer)

@@ -1,7 +1,7 @@
 """What happened, from facts alone: pure functions over arrays. The declared flags of `no_sync` are never read here.
 
-A rank's pass: `sync_of`. The ranks together: `across`. A step's gradients on one rank: `gradients_of`, then `by_hand`, which
-needs all ranks; a step over the ranks: `gradients_across`, `equality`.
+A rank's pass: `sync_of`. The ranks together: `across`. A step's gradients on one rank: `gradients_of`, then `by_hand`,
+which needs all ranks; a step over the ranks: `gradients_across`, `equality`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def sync_of(passes: Rows, failed: npt.NDArray[np.uint16]) -> U8:
     """Sync of each pass on one rank; `failed` counts its buckets whose collective failed.
 
     Raised: unfinished. No bucket sent, or none with a touched parameter in it: local. Every bucket sent and every
-    touched parameter in one: synced. Between: partial. A parameter that was not touched (`find_unused_parameters`) counts
-    for nothing. A row that touched no parameter is no pass of this module (a join's shadow, another module's
+    touched parameter in one: synced. Between: partial. An untouched parameter (`find_unused_parameters`) counts for
+    nothing. A row that touched no parameter is no pass of this module (a join's shadow, another module's
     backward): absent.
     """
     launched, touched, unreduced = passes["launched"], passes["touched"], passes["unreduced"]
@@ -59,10 +59,11 @@ _ACROSS = _across_table()
 
 
 def across(lanes: list[U8], expected: list[int], size: int) -> U8:
-    """Sync of passes 0..size over the ranks, from each rank's own. Unfinished > running > mixed > partial > synced, local.
+    """Sync of passes 0..size over the ranks, from each rank's own.
 
-    `expected[k]` is how many of the passes rank k has still to report while it lives (RUNNING where it has not);
-    beyond that a rank is absent, and absent ranks have no say: one that ended, or finished under `join`, disagrees with nobody.
+    Unfinished > running > mixed > partial > synced or local. Rank k is expected to report the first `expected[k]`
+    passes (RUNNING where it has not yet); beyond that it is absent, and absent ranks have no say: one that ended, or
+    finished under `join`, disagrees with nobody.
     """
     bits = np.zeros(size, np.uint8)
     for sync, until in zip(lanes, expected, strict=True):
@@ -110,13 +111,13 @@ def by_hand(gradients: U8, sent: Ints, flagged: Bools, numel: int, equal: npt.ND
     """SYNCED where the script itself averaged the gradients after the last pass.
 
     Proof is a collective over at least the module's elements, or one seen to carry its gradients (`flagged`), and
-    gradients that did not come out different (`equal`: 1, 0 or -1 for not measured). Equal gradients alone prove nothing: same data.
+    gradients that did not come out different (`equal`: 1, 0 or -1 for not measured). Equal gradients alone prove
+    nothing: same data.
     A partly averaged step (MIXED) needs only some collective, if equality was measured.
     """
     whole = (sent >= numel) & (numel > 0)
-    proof = (
-        (whole & (equal != 0)) | (flagged & (equal == 1)) | ((gradients == Gradients.MIXED) & (sent > 0) & (equal == 1))
-    )
+    rest = (gradients == Gradients.MIXED) & (sent > 0)
+    proof = (whole & (equal != 0)) | ((flagged | rest) & (equal == 1))
     wrong = (gradients == Gradients.LOCAL) | (gradients == Gradients.STALE) | (gradients == Gradients.MIXED)
     return np.where(wrong & proof, Gradients.SYNCED, gradients).astype(np.uint8)
 
@@ -143,8 +144,8 @@ def gradients_across(by_rank: npt.NDArray[np.uint8]) -> U8:
 def equality(values: npt.NDArray[np.uint64], known: Bools, after: Ints, there: Bools) -> npt.NDArray[np.int8]:
     """1 equal, 0 different, -1 not known, for each step, from [rank, step] checksums.
 
-    Equal only if every rank is there and measured. Different only if two measured ranks differ that stepped after the same
-    micro-step: ranks out of phase are not at the same step at all.
+    Equal only if every rank is there and measured. Different only if two measured ranks differ and all stepped after
+    the same micro-step: ranks out of phase are not at the same step at all.
     """
     big, small = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
     same = np.where(known, values, small).max(0) == np.where(known, values, big).min(0)
@@ -157,4 +158,4 @@ def in_phase(after: Ints, there: Bools) -> Bools:
     """Whether all ranks that took a step took it after the same micro-step, from [rank, step]."""
     most = np.where(there, after, np.iinfo(np.int64).min).max(0)
     least = np.where(there, after, np.iinfo(np.int64).max).min(0)
-    return most <= least
+    return np.asarray(most <= least)

@@ -48,8 +48,11 @@ a part of one that fits no other, or a folder; the latest run if none is named; 
   ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
 
 _EXPORT = """\
-Write a run as a file. json is the report that `ddpviz check --json` writes; csv is one of three tables, or all of them
-into a folder; perfetto opens in https://ui.perfetto.dev."""
+Write a run as a file. json is the report that `ddpviz check --json` writes; perfetto opens in ui.perfetto.dev; csv is
+the table of passes, or, into a folder, the tables of passes, buckets and steps; html is one page that needs nothing
+else; svg is the Sync timeline."""
+
+_COMPARE = "Say in sentences how the second run differs from the first."
 
 _CAT = """\
 Write a run to stdout as one stream, its logs included. ssh is the access control; ddpviz opens no port of its own.
@@ -64,6 +67,7 @@ exit codes, the first that applies:
   1  findings at or above --fail-on
   4  no DDP module was seen
   0  all well"""
+_RUN_NAME = "an id (`ddpviz list`), a part of one that fits no other, or a folder"
 _READ_CODES = "exit codes: 0; 2 usage; 5 a run that cannot be read"
 
 
@@ -197,18 +201,21 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     export = verb(
         "export",
         commands.export,
-        "write a run as JSON, CSV or a Perfetto trace",
+        "write a run as JSON, CSV, a Perfetto trace, an HTML page or an SVG",
         _EXPORT,
-        "RUN --to json|csv|perfetto [-o FILE] [--table passes|buckets|steps]",
+        "RUN --to json|perfetto|csv|html|svg [-o FILE]",
         _READ_CODES,
     )
-    export.add_argument("run", metavar="RUN", help="an id, a part of one that fits no other, or a folder")
-    export.option("--to", choices=("json", "csv", "perfetto"), required=True, help="the format")
-    export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for csv also a folder")
-    export.option("--table", choices=("passes", "buckets", "steps"), help="the table of csv (default: passes)")
+    export.add_argument("run", metavar="RUN", help=_RUN_NAME)
+    export.option("--to", choices=("json", "perfetto", "csv", "html", "svg"), required=True, help="the format")
+    export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for csv also a folder/")
+
+    compare = verb("compare", commands.compare, "say how two runs differ", _COMPARE, "RUN RUN", _READ_CODES)
+    compare.add_argument("first", metavar="RUN", help=_RUN_NAME)
+    compare.add_argument("second", metavar="RUN", help="another one")
 
     cat = verb("cat", commands.cat, "write a run to stdout as one stream", _CAT, "RUN [--follow]", _READ_CODES)
-    cat.add_argument("run", metavar="RUN", help="an id, a part of one that fits no other, or a folder")
+    cat.add_argument("run", metavar="RUN", help=_RUN_NAME)
     cat.option("--follow", action="store_true", help="go on until the run has ended")
     return parser, verbs
 

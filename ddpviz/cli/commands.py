@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job, JobSpec
-    from ddpviz.timeline.model import Timeline
 
 USAGE, UNREADABLE, INTERRUPTED = 2, 5, 130
 
@@ -104,30 +103,18 @@ def export(options: argparse.Namespace) -> int:
     from ddpviz.trace.rundir import find_run
 
     run_dir = find_run(options.run)
-    from ddpviz.export import load
+    from ddpviz.headless import export_run
 
-    timeline = load(run_dir)
-    if options.to == "csv":
-        return _export_tables(timeline, options)
-    if options.to == "perfetto":
-        from ddpviz.export.perfetto import to_perfetto
+    return export_run(run_dir, to=options.to, output=options.output)
 
-        data = to_perfetto(timeline)
-    else:
-        from ddpviz.export import to_json
-        from ddpviz.findings import find
 
-        data = to_json(timeline, find(timeline))
-    if options.output in (None, "-"):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data if data.endswith(b"\n") else data + b"\n")
-        sys.stdout.buffer.flush()
-        return 0
-    try:
-        Path(options.output).write_bytes(data)
-    except OSError as error:
-        return complain(f"{options.output} cannot be written: {error.strerror}")
-    return 0
+def compare(options: argparse.Namespace) -> int:
+    from ddpviz.trace.rundir import find_run
+
+    first, second = find_run(options.first), find_run(options.second)
+    from ddpviz.headless import compare_runs
+
+    return compare_runs(first, second)
 
 
 def cat(options: argparse.Namespace) -> int:
@@ -171,25 +158,6 @@ def _watch_stream(options: argparse.Namespace) -> int:
         return run_app(folder, None, motion=not options.no_motion)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _export_tables(timeline: Timeline, options: argparse.Namespace) -> int:
-    from ddpviz.export.tidy import tables, write
-
-    made = tables(timeline)
-    if options.output in (None, "-"):
-        write(sys.stdout, *made[options.table or "passes"])
-        return 0
-    target = Path(options.output)
-    names = list(made) if target.is_dir() and options.table is None else [options.table or "passes"]
-    try:
-        for name in names:
-            path = target / f"{name}.csv" if target.is_dir() else target
-            with path.open("w", newline="", encoding="utf-8") as stream:
-                write(stream, *made[name])
-    except OSError as error:
-        return complain(f"{error.filename or target} cannot be written: {error.strerror}")
-    return 0
 
 
 def _terminal() -> bool:

@@ -29,8 +29,12 @@ def job_environment(
     env.setdefault("PYTHONUNBUFFERED", "1")  # what a rank printed before it hung or died is in its log
     if ranks is not None and ranks > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, which would warn about it
-    own = base.get("PYTHONPATH", "")
-    env["PYTHONPATH"] = os.pathsep.join(
-        [str(_PACKAGE / "probe" / "site"), *([own] if own else []), str(_PACKAGE.parent)]
-    )
+    path = [str(_PACKAGE / "probe" / "site")]  # its sitecustomize installs the probe where torch is imported
+    if base.get("PYTHONPATH"):
+        path.append(base["PYTHONPATH"])
+    if _PACKAGE.parent.name not in ("site-packages", "dist-packages"):
+        path.append(
+            str(_PACKAGE.parent)
+        )  # a checkout; an installed ddpviz is found without, and stays behind the stdlib
+    env["PYTHONPATH"] = os.pathsep.join(path)
     return env

@@ -145,6 +145,8 @@ class Looks:
     def _word(self, word: str) -> RichStyle:
         if word == "chosen":
             return RichStyle(bgcolor=self._roles["cursor"].color)
+        if word.startswith("link:"):
+            return RichStyle(link=word[5:])
         if word.startswith("rank:"):
             word = self.RANKS[int(word[5:]) % len(self.RANKS)]
         return self._roles[word] if word in self._roles else RichStyle.parse(word)
@@ -212,7 +214,7 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
             self._theme = theme.name
             self._looks = Looks(roles(self.app))
         eager = (self.cursor, self.size, self._theme, self.options())
-        key = (id(self.tl), self.tl.version, len(self.findings), eager)
+        key = (id(self.tl), self.tl.version, id(self.findings), len(self.findings), eager)
         if key == self._drawn and not force:
             return
         wait = self._drawn_at + self.EVERY - monotonic()

@@ -1,0 +1,79 @@
+"""The user's source around a line, read from disk for viewing. Says plainly when the file is gone or has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote
+
+from pygments.lexers.python import PythonLexer
+from pygments.token import Comment, Keyword, Operator
+
+LONGEST = 400  # characters of a line; what is longer is no source to read
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines `first`, `first + 1`, ... of a file, and what has to be said about them (empty: nothing)."""
+
+    first: int = 1
+    lines: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def excerpt(file: str, line: int, code: str = "", around: int = 3) -> Excerpt:
+    """The line with `around` lines before and after it. `code` is that line as it stood when the run saw it."""
+    if not file or line <= 0:
+        return Excerpt(problem="The place in the script is not known.")
+    path = Path(file)
+    recorded = (code,) if code else ()
+    try:
+        stamp = path.stat().st_mtime_ns
+        first, lines = _lines(file, line, around, stamp)
+    except FileNotFoundError:
+        return Excerpt(line, recorded, "The file is not on this machine; the line is shown as the run saw it.")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        return Excerpt(line, recorded, f"The file cannot be read here ({reason}).")
+    at = line - first
+    if not 0 <= at < len(lines):
+        return Excerpt(line, recorded, f"The file has changed since the run: it has no line {line} any more.")
+    if code and lines[at].strip() != code.strip():
+        return Excerpt(line, recorded, f"The file has changed since the run: line {line} reads otherwise now.")
+    return Excerpt(first, lines)
+
+
+@lru_cache(maxsize=64)
+def _lines(file: str, line: int, around: int, _stamp: int) -> tuple[int, tuple[str, ...]]:
+    first = max(line - around, 1)
+    with open(file, encoding="utf-8", errors="replace") as text:
+        rows = tuple(row.rstrip("\n").expandtabs(4)[:LONGEST] for row in islice(text, first - 1, line + around))
+    return first, rows
+
+
+def dedent(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines without the blanks that all of them begin with."""
+    blanks = [len(row) - len(row.lstrip()) for row in lines if row.strip()]
+    return tuple(row[min(blanks, default=0) :] for row in lines)
+
+
+@lru_cache(maxsize=256)
+def colour(line: str) -> tuple[tuple[str, str], ...]:
+    """One line of Python as (text, look) parts: keywords stand out, comments stand back."""
+    parts: list[tuple[str, str]] = []
+    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(line):
+        if kind in Comment:
+            look = "dim"
+        elif kind in Keyword or kind in Operator.Word:
+            look = "local"
+        else:
+            look = ""
+        parts.append((text, look))
+    return tuple(parts)
+
+
+def link(file: str) -> str:
+    """A look that makes the text a link to the file, in terminals that follow links."""
+    return f"link:file://{quote(file)}" if file.startswith("/") else ""

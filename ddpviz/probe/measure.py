@@ -6,6 +6,7 @@ pinned memory, read by the writer thread once their event has passed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -169,6 +170,21 @@ def reading(tensors: Sequence[Tensor]) -> Reading:
     if tensors and tensors[0].is_cuda:
         return DeviceReading(tensors, torch.cuda.Event())
     return HostReading(tensors)
+
+
+class DeviceClock:
+    """Host time of events on a device: one event is synchronised with once, when a module is put under watch (its
+    constructor has synchronised anyway), and every later one is measured against it."""
+
+    def __init__(self) -> None:
+        self._base = torch.cuda.Event(enable_timing=True)
+        self._base.record()
+        self._base.synchronize()
+        self._host = time.monotonic_ns()
+
+    def at(self, event: Any) -> int:
+        """Nanoseconds of the host's monotonic clock at which an event that has passed was reached."""
+        return self._host + int(self._base.elapsed_time(event) * 1e6)
 
 
 def capturing() -> bool:

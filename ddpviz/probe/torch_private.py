@@ -1,16 +1,192 @@
-"""The one file that touches names of torch which are not public. Everything else asks here.
+"""Every private PyTorch API that ddpviz touches, in this one file, each with the versions it was seen in and a fallback.
 
-Each entry says on which versions it was seen, and what is used instead where it is missing. Imports torch alone.
+"Seen in" means read in the source and run on torch 2.13.0 and 2.14.1 unless it says otherwise. Everything is looked up
+by feature, never by version; a missing piece makes the function return None (or do nothing), never raise.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch.autograd
 import torch.distributed as dist
+from torch import nn
+
+# --- autograd engine -------------------------------------------------------------------------------------------------
+
+
+def engine_call() -> tuple[Any, str] | None:
+    """(module, attribute) of the function that `backward` and `autograd.grad` both go through; None if there is none.
+
+    `torch.autograd._engine_run_backward`: since torch 2.2 (`torch/autograd/graph.py`).
+    """
+    return (torch.autograd, "_engine_run_backward") if hasattr(torch.autograd, "_engine_run_backward") else None
+
+
+def is_compiling() -> bool:
+    """True while dynamo traces our caller: public since 2.3, a constant inside a trace."""
+    return torch.compiler.is_compiling()
+
+
+def skip_in_dynamo(codes: Iterable[types.CodeType]) -> None:
+    """Have dynamo run these functions as it runs torch's own skipped files: untraced, and without a graph break.
+
+    `torch._dynamo.eval_frame.skip_code`: seen in 2.13 and 2.14. Does nothing while dynamo is not imported.
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    skip = getattr(frames, "skip_code", None)
+    if skip is not None:
+        for code in codes:
+            skip(code)
+
+
+# --- process groups --------------------------------------------------------------------------------------------------
+
+
+def can_see_collectives() -> bool:
+    """Whether every collective can be seen where it is issued: by the groups' own hooks, or in front of c10d's operators."""
+    return has_group_hooks() or bool(collective_ops())
+
+
+def all_groups() -> list[Any]:
+    """Every process group of this process, the default one first. `_world.pg_map`: 2.0 to 2.14."""
+    world = getattr(dist.distributed_c10d, "_world", None)
+    groups = list(getattr(world, "pg_map", {}) or {})
+    return [g for g in groups if g is not None]
+
+
+def group_ranks(group: Any) -> list[int]:
+    """Global ranks of a group, in group order."""
+    try:
+        return list(dist.get_process_group_ranks(group))
+    except Exception:
+        world = getattr(dist.distributed_c10d, "_world", None)
+        ranks = getattr(world, "pg_group_ranks", {}).get(group, {})
+        return sorted(ranks)
+
+
+def group_name(group: Any) -> str:
+    """The name that a group has on all its members; an empty string if it has none."""
+    try:
+        return str(group.group_name)
+    except Exception:
+        return ""
+
+
+def group_backend(group: Any) -> str:
+    try:
+        return str(dist.get_backend(group))
+    except Exception:
+        return "unknown"
+
+
+GROUP_MAKER = (dist.distributed_c10d, "_new_process_group_helper")  # all groups are made through it: 1.9 to 2.14
+
+
+# --- DDP -------------------------------------------------------------------------------------------------------------
+
+
+def reducer(ddp: nn.Module) -> Any:
+    """The C++ reducer of a DDP module; None before it is built or under the Python reducer."""
+    return getattr(ddp, "reducer", None)
+
+
+def managed_parameters(ddp: Any) -> list[tuple[str, nn.Parameter]]:
+    """(name, parameter) in the reducer's order: what `_build_params_for_reducer` would give, without its side effects."""
+    ignored = set(getattr(ddp, "parameters_to_ignore", ()) or ())
+    return [(n, p) for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored]
+
+
+def logging_data(ddp: Any) -> dict[str, Any]:
+    """DDP's own logging data; {} if it cannot be had. Costs about 6 us."""
+    try:
+        return dict(ddp._get_ddp_logging_data())
+    except Exception:
+        return {}
+
+
+def rebuilt_layout(ddp: Any) -> list[list[int]] | None:
+    """Parameter indices of each bucket after the reducer rebuilt its buckets; None before that."""
+    data = logging_data(ddp)
+    if not data.get("has_rebuilt_buckets"):
+        return None
+    text = str(data.get("rebuilt_per_bucket_param_indices", ""))
+    try:
+        return [[int(i) for i in bucket.split()] for bucket in text.split(",") if bucket.strip()]
+    except ValueError:
+        return None
+
+
+def initial_layout(ddp: Any, params: list[nn.Parameter]) -> list[list[int]] | None:
+    """The bucket layout before the first rebuild, computed as `_ddp_init_helper` does (2.4 to 2.14).
+
+    Without `find_unused_parameters`, or with `static_graph`, everything (of one dtype and device) is one bucket.
+    """
+    try:
+        static = bool(getattr(ddp, "static_graph", False))
+        config = getattr(ddp, "_bucket_config", None)
+        if config is not None:
+            limits = config.compute_bucket_size_limits(
+                static_graph=static, find_unused_parameters=ddp.find_unused_parameters
+            )[0]
+        elif static or not ddp.find_unused_parameters:
+            limits = [sys.maxsize]
+        elif getattr(ddp, "bucket_bytes_cap_default", False):
+            limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
+        else:
+            limits = [ddp.bucket_bytes_cap]
+        sparse = [_makes_sparse_gradients(ddp, p) for p in params]
+        buckets, _ = dist._compute_bucket_assignment_by_size(params, limits, sparse)
+        return [list(b) for b in reversed(buckets)]
+    except Exception:
+        return None
+
+
+def _makes_sparse_gradients(ddp: Any, param: nn.Parameter) -> bool:
+    for module in ddp.module.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.weight is param:
+            return bool(module.sparse)
+    return False
+
+
+def has_comm_hook(ddp: Any) -> bool:
+    """Whether a user's communication hook is registered (`_comm_hooks`: 2.0 to 2.14)."""
+    return bool(getattr(ddp, "_comm_hooks", None))
+
+
+def in_join(ddp: Any) -> bool:
+    return bool(getattr(getattr(ddp, "_join_config", None), "enable", False))
+
+
+def join_hook_class() -> type | None:
+    """`_DDPJoinHook`, whose `main_hook` runs when a rank is out of inputs (1.10 to 2.14)."""
+    module = sys.modules.get("torch.nn.parallel.distributed")
+    return getattr(module, "_DDPJoinHook", None)
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def accumulate_hook(param: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
+    """Run `hook(param)` after a gradient was accumulated, before the reducer hears of it. Public since 2.1."""
+    return param.register_post_accumulate_grad_hook(hook)
+
+
+def reference(obj: Any) -> Callable[[], Any]:
+    """A weak reference, or a strong one for objects that cannot be weakly referenced."""
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: obj
+
+
+# --- c10d's operators, and communication hooks ----------------------------------------------------------------------
 
 
 def has_group_hooks() -> bool:

@@ -1,0 +1,233 @@
+"""The writer thread: drains the buffer about every 50 ms, encodes, writes; says once a second that Python answers.
+
+It alone touches the file and reads numbers back. Nothing it does can raise into the job: a write that fails is counted
+and tried anew with the next block. It also looks at the main thread's stack when nothing has moved for a second.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import threading
+import time
+import types
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddpviz.probe import guard
+from ddpviz.probe.encode import Encoder
+from ddpviz.trace import records as r
+from ddpviz.trace.writer import TraceFile
+
+if TYPE_CHECKING:
+    from ddpviz.probe.session import Session
+
+PERIOD_S = 0.05
+BEAT_NS = 1_000_000_000
+STUCK_NS = 1_000_000_000
+
+
+class Writer:
+    """Owns the file of this process. `drain` may also be called from the exiting main thread, after the thread stopped."""
+
+    def __init__(self, session: Session, folder: Path, stem: str) -> None:
+        self._session = session
+        self._file = TraceFile(folder, stem)
+        self.encoder = Encoder(session.peak_memory)
+        self._pending: deque[object] = deque()
+        self._stop = threading.Event()
+        self._busy = threading.Lock()  # only between this thread and the exiting one
+        self._lost = 0
+        self._why = ""
+        self._beat_at = 0
+        self._moved_at = time.monotonic_ns()
+        self._progress = -1
+        self._last_stack: tuple[object, ...] = ()
+        self._main = threading.main_thread().ident
+        self._thread = threading.Thread(target=self._run, name="ddpviz-writer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(PERIOD_S):
+                try:
+                    with self._busy:
+                        self._tick()
+                except Exception as error:
+                    guard.fault("thread.tick", error)
+        except BaseException:  # the interpreter is going down
+            return
+
+    def finish(self, last: list[r.Record]) -> None:
+        """Stop the thread and write what is left, `last` at the end. Called once, from the exiting process."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=2.0)
+        if not self._busy.acquire(timeout=1.0):
+            return
+        try:
+            deadline = time.monotonic_ns() + 500_000_000
+            while True:
+                self._drain(force=time.monotonic_ns() > deadline)
+                if not self._pending and not self._session.buffer:
+                    break
+                time.sleep(0.002)
+            self.encoder.records += self.encoder.unused(True)
+            self.encoder.records += last
+            self._write()
+            self._file.close()
+        except Exception as error:
+            guard.fault("thread.finish", error)
+        finally:
+            self._busy.release()
+
+    # --- one round
+
+    def _tick(self) -> None:
+        now = time.monotonic_ns()
+        self._drain()
+        progress = self._session.progress
+        if progress != self._progress:
+            self._progress, self._moved_at, self._last_stack = progress, now, ()
+        elif now - self._moved_at > STUCK_NS:
+            self._look(now)
+        if now - self._beat_at > BEAT_NS:
+            self._beat_at = now
+            self.encoder.records.append(r.Beat(now, progress))
+            self._write()
+
+    def _drain(self, force: bool = False) -> None:
+        buffer, pending, encoder = self._session.buffer, self._pending, self.encoder
+        while buffer:
+            pending.append(buffer.popleft())
+        ends = self._session.ends
+        for _ in range(len(ends)):
+            end = ends.popleft()
+            if not end.poll():
+                ends.append(end)
+        now = time.monotonic_ns() + (1 << 60 if force else 0)
+        while pending and encoder.ready(pending[0], now):
+            job = pending.popleft()
+            try:
+                encoder.take(job)
+            except Exception as error:
+                self._lose(1, f"{type(error).__name__}: {error}")
+                guard.fault("encode.take", error)
+        self._write()
+
+    def _write(self) -> None:
+        encoder = self.encoder
+        dropped, self._session.dropped = self._session.dropped, 0
+        if dropped:
+            self._lose(dropped, "the buffer was full: the disk is too slow")
+        records, encoder.records = encoder.records, []
+        if self._lost:
+            records.append(r.Dropped(self._lost, self._why, time.monotonic_ns()))
+        if records:
+            try:
+                self._file.records(records)
+                self._lost = 0
+            except OSError as error:
+                self._lose(len(records) - bool(self._lost), str(error))
+        for kind, rows in encoder.rows.items():
+            if rows:
+                try:
+                    self._file.rows(kind, b"".join(rows), len(rows))
+                except OSError as error:
+                    self._lose(len(rows), str(error))
+                rows.clear()
+
+    def _lose(self, count: int, why: str) -> None:
+        self._lost += count
+        self._why = why
+
+    # --- what the main thread is blocked in
+
+    def _look(self, now: int) -> None:
+        frame = sys._current_frames().get(self._main or 0)
+        if frame is None:
+            return
+        frames, names = [], []
+        here: types.FrameType | None = frame
+        while here is not None and len(frames) < 40:
+            code = here.f_code
+            if not code.co_filename.startswith("<frozen"):
+                frames.append(f"{code.co_filename}:{here.f_lineno} {code.co_name}")
+            names.append((os.path.basename(code.co_filename), code.co_name))
+            here = here.f_back
+        waiting = self._session.oldest_open()
+        doing = what(names)
+        if doing == "backward":  # inside the engine: either it waits for a collective or a kernel takes long
+            doing = "all-reduce" if waiting else "computing"
+        elif doing == "computing" and waiting and ".wait(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+            doing = "wait"
+        session = self._session
+        site = session.sites.of(frame)
+        key = (doing, site, waiting.count if waiting else -1)
+        if key == self._last_stack:
+            return
+        self._last_stack = key
+        self.encoder.records.append(
+            r.Stack(
+                at=now,
+                since=self._moved_at,
+                doing=doing,
+                frames=frames,
+                site=site,
+                group=waiting.group if waiting else -1,
+                count=waiting.count if waiting else -1,
+                kind=waiting.kind if waiting else 0,
+                numel=waiting.numel if waiting else 0,
+                module=waiting.module if waiting else session.module_in_pass(),
+                bucket=waiting.bucket if waiting else -1,
+                pass_index=session.pass_in_progress(),
+            )
+        )
+        self._write()
+
+
+_WAITS = {
+    "_engine_run_backward": "backward",
+    "all_reduce": "all-reduce",
+    "all_reduce_coalesced": "all-reduce",
+    "broadcast": "broadcast",
+    "broadcast_object_list": "broadcast",
+    "all_gather": "all-gather",
+    "all_gather_into_tensor": "all-gather",
+    "all_gather_object": "all-gather",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce-scatter",
+    "reduce_scatter_tensor": "reduce-scatter",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all": "all-to-all",
+    "barrier": "barrier",
+    "monitored_barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+    "new_group": "new_group",
+    "_store_based_barrier": "store barrier",
+    "init_process_group": "init_process_group",
+    "destroy_process_group": "destroy_process_group",
+    "_verify_param_shape_across_processes": "DDP constructor",
+    "_sync_module_states": "DDP constructor",
+    "_sync_buffers": "forward broadcast",
+    "_broadcast_coalesced": "broadcast",
+    "wait": "wait",
+}
+_TORCH_FILES = {"distributed_c10d.py", "distributed.py", "graph.py", "__init__.py", "utils.py", "rendezvous.py", "join.py"}
+
+
+def what(names: list[tuple[str, str]]) -> str:
+    """What a stack (innermost first, file and function names) is blocked in; "computing" if in nothing we know."""
+    for file, name in names:
+        word = _WAITS.get(name)
+        if word is not None and file in _TORCH_FILES:
+            if word == "wait" and file != "distributed_c10d.py":
+                continue
+            return word
+    return "computing"

@@ -34,7 +34,9 @@ class Handle:
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.detach()
 
 
@@ -52,7 +54,9 @@ def attach(
     Returns a handle with `detach()`, also a context manager. Raises TypeError if the model is not wrapped in DDP.
     """
     if not isinstance(ddp_model, DistributedDataParallel):
-        raise TypeError(f"attach() takes a DistributedDataParallel module, not {type(ddp_model).__name__}: wrap it first")
+        raise TypeError(
+            f"attach() takes a DistributedDataParallel module, not {type(ddp_model).__name__}: wrap it first"
+        )
     state = session.current()
     if state is None:
         folder = Path(run_dir) if run_dir is not None else _folder()

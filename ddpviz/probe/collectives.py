@@ -151,7 +151,12 @@ def _match(session: Session, group: GroupWatch, tensor: Tensor, coll: Collective
             return
 
 
-_AVERAGING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE)
+_AVERAGING = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE,
+)
 
 
 def _outside(session: Session, group: GroupWatch, coll: Collective, tensors: Sequence[Tensor]) -> None:

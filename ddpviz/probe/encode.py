@@ -122,9 +122,11 @@ class Encoder:
         before = len(ledger.ever)
         ledger.ever.update(job.touched)
         if ledger.passes & (ledger.passes - 1) == 0 or (before != len(ledger.ever) and ledger.passes > 1):
-            self.records += self.unused(False)[-1:] if len(self._ledgers) == 1 else [
-                u for u in self.unused(False) if getattr(u, "module", -1) == job.module
-            ]
+            self.records += (
+                self.unused(False)[-1:]
+                if len(self._ledgers) == 1
+                else [u for u in self.unused(False) if getattr(u, "module", -1) == job.module]
+            )
 
         launched = {launch.bucket for launch in job.launches if launch.collectives}
         unreduced = _count_unreduced(job, launched)

@@ -170,6 +170,7 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
             flags |= PassFlag.FLAGS_KNOWN
             flags |= PassFlag.NO_SYNC_FORWARD if not flag else PassFlag(0)
     watched.after_pass = True
+    watched.forwards_since = 0
     if watched.flag_at_begin is False:
         flags |= PassFlag.NO_SYNC_BACKWARD
     if watched.flag_at_begin is not None and not flags & PassFlag.FORWARD_SEEN:
@@ -256,6 +257,3 @@ def refused(session: Session, where: str, error: BaseException, site: int, modul
             params=missing,
         )
     )
-
-
-

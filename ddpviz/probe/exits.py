@@ -13,7 +13,7 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from ddpviz.probe import collectives, engine, guard, measure
+from ddpviz.probe import collectives, engine, forwards, guard, measure
 from ddpviz.probe.session import Session
 from ddpviz.trace import records as r
 
@@ -95,6 +95,7 @@ def final_numbers(session: Session) -> None:
         ddp = watched.ref()
         if ddp is None:
             continue
+        forwards.unanswered(session, watched)
         if watched.passes or watched.last_step >= 0:
             engine.replica(session, watched, final=True)
         buffers = [(n, b) for n, b in ddp.module.named_buffers() if b is not None and b.numel()]

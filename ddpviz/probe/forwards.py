@@ -79,7 +79,18 @@ def _forward_begins(session: Session, ddp: Any) -> None:
     if watched.after_pass:
         watched.forwards.clear()
         watched.after_pass = False
+    unanswered(session, watched)
     watched.forwards.append((declared_flag(ddp), session.sites.here(3)))
+    watched.forwards_since += 1
+
+
+def unanswered(session: Session, watched: Watched) -> None:
+    """A forward with gradients that no backward followed, before the next such forward or the end."""
+    if watched.forwards_since and watched.unanswered < 100:
+        watched.unanswered += 1
+        session.emit(
+            r.Unanswered(watched.id, watched.passes - 1, _now(), watched.forwards[-1][1] if watched.forwards else 0)
+        )
 
 
 @guard.guarded

@@ -21,7 +21,9 @@ from ddpviz.probe import collectives, engine, exits, forwards, guard, session, s
 from ddpviz.probe.session import Session
 from ddpviz.trace import records as r
 
-_MARK = "DDPVIZ_RANK_PID"  # set where a rank writes, so that a Python it starts with its environment does not pose as it
+_MARK = (
+    "DDPVIZ_RANK_PID"  # set where a rank writes, so that a Python it starts with its environment does not pose as it
+)
 
 
 class Patches:
@@ -150,8 +152,9 @@ def install_from_environment() -> None:
         from ddpviz.probe import redirect
 
         redirect.install()
-    state = session.start(Path(folder), budget_of(os.environ.get("DDPVIZ_BUDGET")), os.environ.get("DDPVIZ_OBSERVE") or None,
-                          redirected)
+    state = session.start(
+        Path(folder), budget_of(os.environ.get("DDPVIZ_BUDGET")), os.environ.get("DDPVIZ_OBSERVE") or None, redirected
+    )
     install(state)
     if os.environ.get("RANK", "").isdigit() and _MARK not in os.environ and multiprocessing.parent_process() is None:
         os.environ[_MARK] = str(os.getpid())

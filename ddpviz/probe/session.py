@@ -45,6 +45,8 @@ class Session:
         self.budget = Budget(budget)
         self.observe = observe
         self.redirected = redirected
+        self.interception: Any = None  # dispatched.Interception, where that is the way of seeing
+        self.comm_hooks: Any = None  # commhook.CommHooks, likewise
         self.reset()
 
     def reset(self) -> None:
@@ -56,7 +58,6 @@ class Session:
         self.ends: deque[Any] = deque()  # collectives on an accelerator, to be polled by the writer
         self.device_clock: DeviceClock | None = None
         self.hooks: dict[int, str] = {}  # id of a reducer -> name of the user's communication hook
-        self.comm_hooks: Any = None  # commhook.CommHooks, where that is the way of seeing
         self.optimizers: dict[int, Any] = {}
         self.generation = 0  # grows when a module or parameter comes under watch
         self.writer: Writer | None = None

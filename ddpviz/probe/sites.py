@@ -85,8 +85,14 @@ class Sites:
             site = self._ids[key] = len(self._ids) + 1
             code = linecache.getline(key[0], key[1]).strip()
             self._emit(
-                Site(id=site, file=os.path.abspath(key[0]), line=key[1], function=frame.f_code.co_name, code=code[:200],
-                     via=_framework_call(framework))
+                Site(
+                    id=site,
+                    file=os.path.abspath(key[0]),
+                    line=key[1],
+                    function=frame.f_code.co_name,
+                    code=code[:200],
+                    via=_framework_call(framework),
+                )
             )
         return site
 

@@ -32,7 +32,7 @@ def install(session: Session, patch: Any) -> None:
         return
     forwards.wrap_comm_hooks(session, patch)
     if not torch_private.has_group_hooks():
-        dispatched.install(OperatorView(session))
+        session.interception = dispatched.install(OperatorView(session))  # its kernels go when it goes
 
 
 class OperatorView:

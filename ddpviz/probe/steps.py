@@ -64,9 +64,7 @@ def held(session: Session, optimizer: Optimizer) -> Held:
     number = known.id if known is not None and known.ref() is optimizer else len(session.optimizers)
     fresh = Held(number, torch_private.reference(optimizer), tuple(signature), parts)
     if known is None or [w.id for w, _ in known.parts] != [w.id for w, _ in parts]:
-        session.emit(
-            r.Optimizer(number, type(optimizer).__name__, session.sites.here(5), [w.id for w, _ in parts])
-        )
+        session.emit(r.Optimizer(number, type(optimizer).__name__, session.sites.here(5), [w.id for w, _ in parts]))
     elif known is not None:
         fresh.rates = known.rates
     session.optimizers[id(optimizer)] = fresh

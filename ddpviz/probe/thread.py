@@ -97,7 +97,7 @@ class Writer:
             self._look(now)
         if now - self._beat_at > BEAT_NS:
             self._beat_at = now
-            self.encoder.records.append(r.Beat(now, progress))
+            self.encoder.records.append(r.Beat(now, progress, cpu_ns=self._main_cpu()))
             self._write()
 
     def _drain(self, force: bool = False) -> None:
@@ -145,6 +145,13 @@ class Writer:
         self._lost += count
         self._why = why
 
+    def _main_cpu(self) -> int:
+        """CPU time of the main thread so far, which tells computing from waiting; -1 where the system does not say."""
+        try:
+            return time.clock_gettime_ns(time.pthread_getcpuclockid(self._main or 0))
+        except (AttributeError, OSError):
+            return -1
+
     # --- what the main thread is blocked in
 
     def _look(self, now: int) -> None:
@@ -163,7 +170,9 @@ class Writer:
         doing = what(names)
         if doing == "backward":  # inside the engine: either it waits for a collective or a kernel takes long
             doing = "all-reduce" if waiting else "computing"
-        elif doing == "computing" and waiting and ".wait(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+        elif (
+            doing == "computing" and waiting and ".wait(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        ):
             doing = "wait"
         session = self._session
         site = session.sites.of(frame)
@@ -219,7 +228,15 @@ _WAITS = {
     "_broadcast_coalesced": "broadcast",
     "wait": "wait",
 }
-_TORCH_FILES = {"distributed_c10d.py", "distributed.py", "graph.py", "__init__.py", "utils.py", "rendezvous.py", "join.py"}
+_TORCH_FILES = {
+    "distributed_c10d.py",
+    "distributed.py",
+    "graph.py",
+    "__init__.py",
+    "utils.py",
+    "rendezvous.py",
+    "join.py",
+}
 
 
 def what(names: list[tuple[str, str]]) -> str:

@@ -50,7 +50,9 @@ class Watched:
         self.bucket_of: list[int] = [-1] * self.managed
         self.bucket_numels: list[int] = []
         self.rebuilt = False
-        self.any_order = bool(getattr(ddp, "find_unused_parameters", False)) or bool(getattr(ddp, "static_graph", False))
+        self.any_order = bool(getattr(ddp, "find_unused_parameters", False)) or bool(
+            getattr(ddp, "static_graph", False)
+        )
 
         self.passes = 0
         self.synced = 0  # passes with at least one bucket sent
@@ -67,6 +69,8 @@ class Watched:
         self.sentinel: Any = None  # parameter that the last pass touched last, weakly
         self.sentinel_version = -1
         self.forwards: deque[tuple[bool | None, int]] = deque(maxlen=64)
+        self.forwards_since = 0  # forwards with gradients since the last pass
+        self.unanswered = 0  # ... of them told as unanswered so far
         self.joined = False
         self.comm_watch: Any = None  # commhook.Watch, where that is the way of seeing
         self.after_pass = False  # a pass ended since the newest forward

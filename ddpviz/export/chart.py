@@ -15,6 +15,7 @@ from ddpviz.trace import records as r
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 1180, 240, 70, 14, 26
 POINTS = 600  # of a line; longer ones are thinned to the least and the greatest of each stretch
+DOTS = 160  # of averaged norms
 LINES = 16  # ranks with a line of their own
 # Okabe-Ito, then dashes: told apart without colour too.
 _COLOURS = ("#0072b2", "#e69f00", "#cc79a7", "#56b4e9", "#d55e00", "#009e73")
@@ -37,7 +38,7 @@ def norms(module: m.Module) -> str:
     scale = _Scale(max(module.passes - 1, 1), low, high, log)
     parts = [*_axes(scale), *_lines(lines, scale), *_meetings(met, scale), *_key(module, lines)]
     label = escape(f"gradient norms by micro-step, {len(lines)} ranks")
-    height = _HEIGHT + 22 * (1 + len(lines) // 9)
+    height = _HEIGHT + 22 * (1 + len(lines) // 7)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ddpviz" viewBox="0 0 {_WIDTH} {height}" '
         f'width="{_WIDTH}" height="{height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
@@ -120,11 +121,12 @@ def _lines(lines: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]
             pen = "L"
         if len(path) == 1:
             path.append("h3")
-        yield f'<path d="{"".join(path)}" fill="none" stroke-width="1.8" {_pen(number)}/>'
+        width, pen = (1.8, _pen(number)) if len(path) < 200 else (1, _pen(number, dashed=False))
+        yield f'<path d="{"".join(path)}" fill="none" stroke-width="{width}" {pen}/>'
 
 
 def _meetings(met: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]], scale: _Scale) -> Iterator[str]:
-    for k in thin(*met).tolist():
+    for k in thin(*met, points=DOTS).tolist():
         index, value = int(met[0][k]), float(met[1][k])
         if math.isfinite(value):
             yield (
@@ -136,7 +138,7 @@ def _meetings(met: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]], scale:
 def _key(module: m.Module, lines: dict[int, object]) -> Iterator[str]:
     x, y = _LEFT, _HEIGHT + 12
     for number, rank in enumerate(lines):
-        if x > _WIDTH - 240:
+        if x > _WIDTH - 420:
             x, y = _LEFT, y + 20
         yield f'<path d="M{x} {y - 4}h26" stroke-width="2" {_pen(number)}/>'
         yield f'<text x="{x + 32}" y="{y}">rank {rank}</text>'
@@ -146,8 +148,8 @@ def _key(module: m.Module, lines: dict[int, object]) -> Iterator[str]:
     yield f'<text x="{x + 16}" y="{y}">averaged{f"; {more} more ranks not drawn" if more else ""}</text>'
 
 
-def _pen(number: int) -> str:
+def _pen(number: int, *, dashed: bool = True) -> str:
     dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
     # The first six differ in colour; from two ranks on the second is dashed as well, so that print tells them apart.
     dash = dash or ("6 3" if number % 2 else "")
-    return f'stroke="{_COLOURS[number % len(_COLOURS)]}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+    return f'stroke="{_COLOURS[number % len(_COLOURS)]}"' + (f' stroke-dasharray="{dash}"' if dash and dashed else "")

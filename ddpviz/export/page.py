@@ -91,9 +91,9 @@ def _head(tl: m.Timeline, findings: list[Finding]) -> Iterator[str]:
 
 
 def _numbers(tl: m.Timeline) -> Iterator[str]:
-    yield '<div class="numbers">'
     for module in tl.modules:
-        name = f" · {words.module_name(tl, module)}" if len(tl.modules) > 1 else ""
+        if len(tl.modules) > 1:
+            yield f'<p class="dim">{text(words.module_name(tl, module))}</p>'
         kinds = Counter(m.Sync(v) for v in module.verdicts.tolist())
         sent, saved = traffic(module)
         same, noise = agreement(module), noise_scale(module)
@@ -107,10 +107,11 @@ def _numbers(tl: m.Timeline) -> Iterator[str]:
             facts.append(("agreement of ranks", words.number(same)))
         if noise is not None:
             facts.append(("noise scale, in a rank's share", words.number(noise)))
-        yield from (
-            f'<div><span class="dim">{text(what + name)}</span><b>{text(value)}</b></div>' for what, value in facts
-        )
-    yield f'<div><span class="dim">optimizer steps</span><b>{len(tl.steps):,}</b></div></div>'
+        steps = sum(any(part.module == module.id for part in step.parts) for step in tl.steps)
+        facts.insert(2, ("optimizer steps", f"{steps:,}"))
+        yield '<div class="numbers">'
+        yield from (f'<div><span class="dim">{text(what)}</span><b>{text(value)}</b></div>' for what, value in facts)
+        yield "</div>"
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -137,6 +138,8 @@ def _ranks(tl: m.Timeline) -> Iterator[str]:
     if not ranks:
         return
     yield "<h2>Ranks</h2>"
+    if len(ranks) > 16:
+        yield f"<details><summary>{len(ranks)} ranks</summary>"
     yield "<table><tr><th>rank<th>host<th>device<th>status<th>last event<th>waiting for</tr>"
     for rank in ranks:
         state = tl.ranks.get(rank) or m.RankState(rank)
@@ -144,7 +147,7 @@ def _ranks(tl: m.Timeline) -> Iterator[str]:
         waits = words.waiting_for(tl, state) or ""
         row = [rank, state.host, state.device, ended, words.last_event(tl, rank), waits]
         yield "<tr>" + "".join(f"<td>{text(cell)}" for cell in row) + "</tr>"
-    yield "</table>"
+    yield "</table>" + ("</details>" if len(ranks) > 16 else "")
     for rank in ranks:
         state = tl.ranks.get(rank)
         trace = state.exit.traceback if state is not None and state.exit is not None else ""

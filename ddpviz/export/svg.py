@@ -1,7 +1,7 @@
 """The sync timeline as an SVG: a row a rank, a cell a micro-step, marks where the optimizer stepped. Pure.
 
-Long runs are binned: a cell then covers several passes, shows the kind that most of them were, and always the worst of
-its steps and passes as a mark. Ranks that did exactly the same share a row where there are many. Every state has a
+Long runs are binned: a cell then covers several passes, its green part is the share that was all-reduced, and the worst
+of its passes and steps always shows. Ranks that did exactly the same share a row where there are many. Every state has a
 shape of its own besides its colour (Okabe-Ito). Light and dark follow the reader's system.
 """
 
@@ -20,7 +20,8 @@ from ddpviz.trace.text import clean
 
 COLUMNS = 240  # cells in a row before passes are binned
 ROWS = 24  # rows before ranks of equal behaviour share one
-_LABEL, _GAP, _ROW = 110, 2, 26  # pixels: room for names, between cells, from row to row
+_GAP, _ROW = 2, 29  # pixels: between cells, from row to row
+_CHARACTER = 7.3  # pixels of one, in the font below
 
 _BAD = (m.Sync.UNFINISHED, m.Sync.MIXED, m.Sync.PARTIAL)
 _CLASS = {
@@ -67,7 +68,7 @@ _DEFS = (
 
 def to_svg(tl: m.Timeline) -> str:
     """The timelines of all modules under each other, as one standalone SVG document."""
-    parts, height, width = [], 0, 320
+    parts, height, width = [], 0, 960
     for module in tl.modules:
         body, wide, high = module_timeline(tl, module)
         parts.append(f'<g transform="translate(0 {height})">{body}</g>')
@@ -103,27 +104,30 @@ def module_timeline(tl: m.Timeline, module: m.Module) -> tuple[str, int, int]:
     count = module.passes
     bins = min(count, COLUMNS)
     edges = np.linspace(0, count, bins + 1).astype(np.int64) if bins else np.zeros(1, np.int64)
-    size = max(5.0, min(18.0, 1100 / max(bins, 1) - _GAP))
-    pitch = size + _GAP
+    pitch = min(20.0, 1080 / max(bins, 1))
+    size = pitch - min(_GAP, pitch / 4)
     name = escape(clean(words.module_name(tl, module)))
     each = f", one cell = {count / bins:.0f} passes" if count > bins else ""
-    parts = [f'<text x="10" y="18">{name}</text>']
-    parts.append(f'<text class="dim" x="{_LABEL}" y="18">{words.plural(count, "micro-step")}{each}</text>')
+    told = f'<tspan class="dim" dx="12">{words.plural(count, "micro-step")}{each}</tspan>'
+    parts = [f'<text x="10" y="18">{name}{told}</text>']
     rows = grouped(module)
+    labels = [f"rank {r[0]}" if len(r) == 1 else f"ranks {words.ranges(r)} ({len(r)})" for r in rows]
+    labels = [label if len(label) <= 28 else f"{label[:12]}… ({len(r)})" for label, r in zip(labels, rows, strict=True)]
+    left = 24 + _CHARACTER * max((len(label) for label in labels), default=0)
     top = 30
     for number, ranks in enumerate(rows):
         y = top + number * _ROW
-        label = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {words.ranges(ranks)} ({len(ranks)})"
-        shown = label if len(label) <= 14 else label[:13] + "…"
-        parts.append(f'<text x="10" y="{y + 13}">{shown}<title>{label}</title></text>')
-        parts.extend(_row(module.lanes[ranks[0]], label, edges, pitch, size, y, count))
+        parts.append(f'<text x="10" y="{y + 13}">{labels[number]}<title>{_names(ranks)}</title></text>')
+        lane, stack = module.lanes[ranks[0]], tl.ranks[ranks[0]].stack if ranks[0] in tl.ranks else None
+        inside = stack.pass_index if stack is not None and stack.module == module.id else -1
+        parts.extend(_row(lane, labels[number], edges, left, pitch, size, y, inside))
     bottom = top + len(rows) * _ROW
-    parts.extend(_windows(module, edges, pitch, top, bottom))
+    parts.extend(_windows(module, edges, left, pitch, top, bottom))
     parts.extend(
-        f'<text class="dim" x="{_LABEL + column * pitch:.1f}" y="{bottom + 10}">{int(edges[column])}</text>'
+        f'<text class="dim" x="{left + column * pitch:.1f}" y="{bottom + 8}">{int(edges[column])}</text>'
         for column in range(0, bins, max(1, round(60 / pitch)))
     )
-    return "".join(parts), int(_LABEL + bins * pitch + 20), bottom + 24
+    return "".join(parts), int(left + bins * pitch + 20), bottom + 24
 
 
 def grouped(module: m.Module) -> list[list[int]]:
@@ -140,23 +144,30 @@ def grouped(module: m.Module) -> list[list[int]]:
 
 
 def _row(
-    lane: m.Lane, label: str, edges: npt.NDArray[np.int64], pitch: float, size: float, y: int, count: int
+    lane: m.Lane, label: str, edges: npt.NDArray[np.int64], left: float, pitch: float, size: float, y: int, inside: int
 ) -> Iterator[str]:
     wrong = (lane.gradients != m.Gradients.SYNCED) & (lane.gradients != m.Gradients.NONE)
     after = lane.steps["after"]
     for column in range(len(edges) - 1):
         lo, hi = int(edges[column]), int(edges[column + 1])
-        x = _LABEL + column * pitch
+        x = left + column * pitch
         kinds = lane.sync[lo:hi]
         kind = int(np.bincount(kinds).argmax()) if len(kinds) else int(m.Sync.ABSENT)
         bad = next((b for b in _BAD if (kinds == b).any()), None)
+        if lo <= inside < hi:
+            bad = m.Sync.UNFINISHED  # the rank stands in this pass
         shown = m.Sync(bad if bad is not None else kind)
         yield _cell(_CLASS[shown], x, y, size, escape(_told(lane, label, lo, hi, shown)))
+        if hi - lo > 1 and shown is m.Sync.LOCAL and (share := float(np.mean(kinds == m.Sync.SYNCED))):
+            yield f'<rect class="synced" x="{x:.1f}" y="{y + 16 * (1 - share):.1f}" width="{size:.1f}" '
+            yield f'height="{16 * share:.1f}"/>'
         here = (after >= lo) & (after < hi)
         if here.any():
-            centre = x + size + _GAP / 2
             bad_step = bool((here & wrong).any())
-            shape = ("cross", _cross(centre, y + 9)) if bad_step else ("step", _triangle(centre, y + 19))
+            if not bad_step and hi - lo > 1:
+                continue  # right steps are everywhere then, and hide the wrong ones
+            centre = x + pitch - 1
+            shape = ("cross", _cross(centre, y + 22, 4)) if bad_step else ("step", _triangle(centre, y + 22, 4))
             told = f"{label}: step on gradients not averaged" if bad_step else f"{label}: optimizer step"
             yield f'<path class="{shape[0]}" d="{shape[1]}"><title>{told}</title></path>'
 
@@ -177,14 +188,16 @@ def _told(lane: m.Lane, label: str, lo: int, hi: int, kind: m.Sync) -> str:
     return text
 
 
-def _windows(module: m.Module, edges: npt.NDArray[np.int64], pitch: float, top: int, bottom: int) -> Iterator[str]:
+def _windows(
+    module: m.Module, edges: npt.NDArray[np.int64], left: float, pitch: float, top: int, bottom: int
+) -> Iterator[str]:
     """A bar where the gradients were cleared, while cells are single passes."""
     lane = next((module.lanes[rank] for rank in sorted(module.lanes) if len(module.lanes[rank].passes)), None)
     if lane is None or len(edges) - 1 < module.passes:
         return
     for index in (np.flatnonzero(np.diff(lane.passes["window"].astype(np.int64))) + 1).tolist():
-        x = _LABEL + index * pitch - _GAP / 2
-        yield f'<line class="window" x1="{x:.1f}" x2="{x:.1f}" y1="{top - 4}" y2="{bottom - 4}"/>'
+        x = left + index * pitch - 1
+        yield f'<line class="window" x1="{x:.1f}" x2="{x:.1f}" y1="{top - 3}" y2="{bottom - 14}"/>'
 
 
 def _cell(kind: str, x: float, y: float, size: float, title: str) -> str:
@@ -192,6 +205,10 @@ def _cell(kind: str, x: float, y: float, size: float, title: str) -> str:
     if kind in ("unfinished", "mixed"):
         return f'<path class="{kind}" d="{_cross(x + size / 2, y + 9, size / 2)}">{inside}</path>'
     return f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{size:.1f}" height="16" rx="1.5">{inside}</rect>'
+
+
+def _names(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {words.ranges(ranks)}"
 
 
 def _triangle(x: float, y: float, size: float = 5) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "attach"]
+__all__ = ["__version__", "attach", "check"]
 
 if TYPE_CHECKING:
+    from ddpviz.headless.testing import check
     from ddpviz.probe import attach
 
 
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from ddpviz.probe import attach
 
         return attach
+    if name == "check":
+        from ddpviz.headless.testing import check
+
+        return check
     raise AttributeError(f"module 'ddpviz' has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """The sync timeline as an SVG: a row a rank, a cell a micro-step, marks where the optimizer stepped. Pure.
 
-Long runs are binned: a cell then covers several passes, its green part is the share that was all-reduced, and the worst
-of its passes and steps always shows. Ranks that did exactly the same share a row where there are many. Every state has a
-shape of its own besides its colour (Okabe-Ito). Light and dark follow the reader's system.
+Long runs are binned: a cell then covers several passes, its green part is the share that was all-reduced, and the
+worst of its passes and steps always shows. Ranks that did exactly the same share a row where there are many. Every
+state has a shape of its own besides its colour (Okabe-Ito). Light and dark follow the reader's system.
 """
 
 from __future__ import annotations

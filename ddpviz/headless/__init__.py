@@ -1,7 +1,7 @@
 """Running without a screen: plain lines as things happen (`run_plain`), a verdict for CI (`check`), an API for tests.
 
 The same timeline and findings as the dashboard; stdout carries data, stderr carries narration. Never imports torch or
-textual. Names are imported on first use: pytest loads the plugin in `testing.py` in every session of a user's.
+textual. Names are imported on first use: pytest loads the plugin of this room in every session of a user's.
 """
 
 from __future__ import annotations

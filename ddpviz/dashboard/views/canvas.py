@@ -57,7 +57,7 @@ class Canvas:
         self.grow(y + 1)
         chars, looks = self.chars[y], self.looks[y]
         for char in text:
-            wide = 1 if " " <= char < "\u1100" else cell_len(char)
+            wide = 1 if " " <= char < "\x7f" or "\xa0" <= char < "\u0300" else 0 if char < "\xa0" else cell_len(char)
             if wide == 0:
                 continue
             if x >= 0 and x + wide <= self.width:
@@ -159,7 +159,10 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
     """
 
     DEFAULT_CSS = """
-    Drawing { height: 1fr; width: 1fr; background: $surface; color: $foreground; overflow: auto auto; }
+    Drawing {
+        height: 1fr; width: 1fr; background: $surface; color: $foreground; overflow: auto auto;
+        scrollbar-size: 1 1; scrollbar-background: $surface; scrollbar-corner-color: $surface;
+    }
     Drawing:focus { background-tint: $foreground 2%; }
     """
     # Left, right, Home and End are the app's: they move the cursor through time.

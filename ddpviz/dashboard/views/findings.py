@@ -106,14 +106,15 @@ def _when(finding: Finding) -> str:
 def _draw_row(canvas: Canvas, finding: Finding, rule: int, place: int, opened: bool) -> None:
     mark = OF_SEVERITY[finding.severity]
     ground = " chosen bold" if opened else ""
+    quiet = "text chosen" if opened else "dim"
     y = canvas.line((" " * canvas.width, ground.strip()))
     canvas.put(0, y, "▸" if not opened else "▾", f"dim{ground}")
     canvas.put(2, y, mark.glyph, f"{mark.role} bold{ground}")
     x = canvas.put(4, y, fmt.fit(finding.rule, rule), ground.strip()) + 2
-    x = canvas.put(x, y, fmt.fit(_place(finding), place), f"dim{ground}") + 2
+    x = canvas.put(x, y, fmt.fit(_place(finding), place), quiet) + 2
     when = _when(finding)
     if x + len(when) <= canvas.width:
-        canvas.put(x, y, when, f"dim{ground}")
+        canvas.put(x, y, when, quiet)
 
 
 def _draw_full(canvas: Canvas, finding: Finding) -> None:

@@ -18,7 +18,7 @@ def run_app(
 
     With a `job` (not yet started; `job.start()` is called here) the app owns it: quitting ends its whole tree, and the
     code is the job's own, or 130 if the user ended it. With a `run_dir` alone a run is watched and left alone: 0. With
-    `demos` a picker comes first, and the chosen one's job is made and started. Needs a terminal: the caller has checked.
+    `demos` a picker comes first, and the chosen one's job is made and started. Needs a terminal: the caller checks.
     """
     from ddpviz.dashboard.app import Dashboard
 

@@ -1,38 +1,154 @@
-"""The app: one screen with a header, the views and a footer. It moves the cursor and hands snapshots out.
+"""The app: a header, the views and a footer. It moves the cursor and hands the feed's snapshots to what is in sight.
 
-It owns the cursor and nothing else; what is true comes from the feed's snapshot. Never imports torch.
+It owns the cursor and nothing else; what is true comes from the feed. Never imports torch.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Protocol
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.widget import Widget
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.theme import Theme
 
-from ddpviz.dashboard.state import Cursor
-from ddpviz.findings.model import Finding
-from ddpviz.timeline.model import Timeline
+from ddpviz.dashboard.feed import Feed
+from ddpviz.dashboard.main import Main
+from ddpviz.dashboard.settings import Settings
+from ddpviz.dashboard.state import Cursor, Demo
+from ddpviz.dashboard.themes import THEMES, defaults
 
+if TYPE_CHECKING:
+    from ddpviz.launch import Job
 
-class View(Protocol):
-    """What every view is, besides a widget. It draws from what it is told and keeps nothing of it."""
-
-    def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None: ...
-
-
-# Imported when first opened: plotext and its like cost nothing until they are looked at.
-VIEWS = {
-    "norms": ("ddpviz.dashboard.views.norms", "NormsView"),
-    "backward": ("ddpviz.dashboard.views.backward", "BackwardView"),
-    "layers": ("ddpviz.dashboard.views.layers", "LayersView"),
-    "findings": ("ddpviz.dashboard.views.findings", "FindingsView"),
-    "output": ("ddpviz.dashboard.views.output", "OutputView"),
-    "job": ("ddpviz.dashboard.views.job", "JobView"),
-}
+INTERRUPTED = 130
+UNREADABLE = 5
 
 
-def load_view(name: str) -> Widget:
-    module, cls = VIEWS[name]
-    widget: Widget = getattr(import_module(module), cls)(id=name)
-    return widget
+class Dashboard(App[int]):
+    """Watches one run: a job it starts, a run that is being written, or a recording."""
+
+    TITLE = "ddpviz"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self,
+        run_dir: Path | None,
+        job: Job | None = None,
+        *,
+        demos: Sequence[Demo] | None = None,
+        motion: bool = True,
+        settings: Settings | None = None,
+    ) -> None:
+        super().__init__()
+        self.job = job
+        self.run_dir = job.run_dir if job is not None else run_dir
+        self.demos = tuple(demos or ())
+        self.settings = settings if settings is not None else Settings.load()
+        self.motion = motion and self.settings.motion and os.environ.get("TEXTUAL_ANIMATIONS", "").lower() != "none"
+        self.feed: Feed | None = None
+        self.ended_by_user = False
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = self._first_theme()
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return defaults(self.current_theme.dark)
+
+    def _first_theme(self) -> str:
+        if self.settings.theme in {theme.name for theme in THEMES}:
+            return self.settings.theme
+        few = os.environ.get("TERM", "") in ("linux", "xterm", "screen", "vt100", "ansi")
+        return "ddpviz-ansi" if few and "truecolor" not in os.environ.get("COLORTERM", "") else "ddpviz-dark"
+
+    def on_mount(self) -> None:
+        self._obey_signals()
+        if self.run_dir is not None:
+            self.watch_run(self.run_dir, self.job)
+        elif self.demos:
+            from ddpviz.dashboard.views.picker import DemoPicker
+
+            self.push_screen(DemoPicker(self.demos))
+
+    def watch_run(self, run_dir: Path, job: Job | None) -> None:
+        """Start to follow a run, and show it."""
+        self.run_dir, self.job = run_dir, job
+        self.feed = Feed(run_dir, job)
+        self.feed.start()
+        self.push_screen(Main(self.feed, Cursor(speed=self.settings.speed), motion=self.motion))
+
+    def _obey_signals(self) -> None:
+        """A terminal that closes or a `kill` ends the app the right way: screen restored, the job's processes gone."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.leave)
+
+    def leave(self) -> None:
+        """Quit. If a job of ours still runs, that ended it."""
+        running = self.job is not None and self.job.poll() is None
+        self.ended_by_user = running
+        self.exit(INTERRUPTED if running else 0)
+
+    def keep(self, **changes: Any) -> None:
+        """Remember settings."""
+        for name, value in changes.items():
+            setattr(self.settings, name, value)
+        self.settings.save()
+
+    def watch_theme(self, theme_name: str) -> None:
+        if self.is_running and theme_name in {theme.name for theme in THEMES}:
+            self.keep(theme=theme_name)
+
+    def next_theme(self) -> None:
+        names = [theme.name for theme in THEMES]
+        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        if isinstance(screen, Main):
+            for key in screen.commands():
+                yield SystemCommand(key.help.rstrip("."), f"key {key.shown}", lambda a=key.action: self._do(screen, a))
+        for command in super().get_system_commands(screen):
+            if command.title in ("Theme", "Change theme"):
+                yield command
+
+    def _do(self, screen: Screen[Any], action: str) -> None:
+        self.call_later(screen.run_action, action)
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Ours alone, once they are registered: the others know nothing of the colour roles."""
+        themes = super().available_themes
+        ours = {theme.name: theme for theme in THEMES if theme.name in themes}
+        return ours if self.theme in ours else themes
+
+    def run_to_exit(self) -> int:
+        """Run in this terminal; afterwards the terminal is as it was and no process of our job is left."""
+        code: int | None = None
+        try:
+            code = self.run()
+        finally:
+            ended = self.close_job()
+        if self.return_code not in (0, None) and code is None:
+            return self.return_code  # Textual printed what went wrong
+        if self.job is None:
+            return code or 0
+        return INTERRUPTED if self.ended_by_user else ended if ended is not None else code or 0
+
+    def close_job(self) -> int | None:
+        """Stop following, end the job's whole process tree if it still runs, and return its exit code."""
+        if self.feed is not None:
+            self.feed.stop()
+        if self.job is None:
+            return None
+        if self.job.poll() is None:
+            self.job.stop()
+        return self.job.finish()

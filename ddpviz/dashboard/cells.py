@@ -45,7 +45,7 @@ class Tick(IntEnum):
     WRONG = 5
 
 
-_CELL_OF_SYNC = np.zeros(8, np.uint8)
+_CELL_OF_SYNC = np.zeros(256, np.uint8)
 for _sync, _cell in {
     Sync.LOCAL: Cell.LOCAL,
     Sync.SYNCED: Cell.SYNCED,
@@ -56,7 +56,7 @@ for _sync, _cell in {
     Sync.ABSENT: Cell.ABSENT,
 }.items():
     _CELL_OF_SYNC[_sync] = _cell
-_TICK_OF_GRADIENTS = np.zeros(8, np.uint8)
+_TICK_OF_GRADIENTS = np.zeros(256, np.uint8)
 for _gradients, _tick in {
     Gradients.SYNCED: Tick.STEP,
     Gradients.LOCAL: Tick.WRONG,
@@ -101,11 +101,11 @@ def length(tl: Timeline, module: Module) -> int:
     return max([module.passes, *inside])
 
 
-def meant_local(module: Module, position: int, findings: list[Finding]) -> bool:
+def meant_local(module: Module, findings: list[Finding]) -> bool:
     """Steps on local gradients are no mistake here: one rank alone, or the rule found local SGD."""
     if len(module.ranks) < 2:
         return True
-    mine = [f.severity for f in findings if f.rule == "unsynced-step" and f.module in (position, None)]
+    mine = [f.severity for f in findings if f.rule == "unsynced-step" and f.module in (module.id, None)]
     return bool(mine) and max(mine) is Severity.INFO
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from time import monotonic
 
 import numpy as np
-from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Region
@@ -16,14 +15,13 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddpviz.dashboard import cells as c
+from ddpviz.dashboard.draw import Piece, strip
 from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.messages import GoTo, Open
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Module, Timeline
-
-Piece = tuple[str, Style]
 
 ZOOMS = ((6, 1), (4, 1), (2, 1), (1, 1), *((1, 2**i) for i in range(1, 24)))  # (cells of a column, passes in it)
 MIX = "▁▂▃▄▅▆▇"  # part of a column's passes was all-reduced: the higher, the more
@@ -93,15 +91,17 @@ class SyncTimeline(Widget):
     # -- what the app calls ---------------------------------------------------------------------------------------
 
     def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None:
-        if self._told is not None and (cursor.index, cursor.module, cursor.live) != (
-            self._told[1].index,
-            self._told[1].module,
-            self._told[1].live,
-        ):
-            if not cursor.live or not self._told[1].live:
-                self._first = None
+        before = self._told[1] if self._told is not None else cursor
+        moved = (cursor.index, cursor.module, cursor.live) != (before.index, before.module, before.live)
+        if moved and not (cursor.live and before.live):
+            self._first = None
         self._told = (tl, cursor, findings)
         self._rebuild()
+
+    def subtitle(self) -> str:
+        """What a cell is, for the panel's frame."""
+        factor = ZOOMS[self._zoom][1]
+        return "one cell = one backward pass" if factor == 1 else f"one cell = {factor} backward passes"
 
     def zoom(self, by: int) -> None:
         """One level in (+1) or out (-1)."""
@@ -154,7 +154,7 @@ class SyncTimeline(Widget):
         width, height = self.size
         ink = roles(self.app)
         ground = self.rich_style
-        meant = c.meant_local(module, cursor.module, findings)
+        meant = c.meant_local(module, findings)
         self._total = total = c.length(tl, module)
 
         most = max(height - 2, 1)  # beside the ruler and the legend
@@ -208,7 +208,7 @@ class SyncTimeline(Widget):
         put(self._legend(grid, width, ink))
         self._rows_at = where
         fill = self.rich_style
-        return [_strip(pieces, width, fill) for pieces in lines[:height]]
+        return [strip(pieces, width, fill) for pieces in lines[:height]]
 
     def _place(self, cursor: Cursor, total: int, factor: int, room: int) -> int:
         """The first visible pass: at the live end, where the wheel left it, or so that the cursor is in sight."""
@@ -350,12 +350,12 @@ class SyncTimeline(Widget):
         now = monotonic()
         if self._map is None or self._map[1] != key or now - self._map[0] > 0.5:
             whole = c.grid(tl, module, groups, first=0, factor=factor, columns=width, meant=meant)
-            self._map = (now, key, _strip(self._map_pieces(whole, ink), whole.columns, self.rich_style))
-        strip = self._map[2]
-        lo = min(grid.first // factor, strip.cell_length)
-        hi = min(max((grid.first + grid.columns * grid.factor) // factor, lo + 1), strip.cell_length)
+            self._map = (now, key, strip(self._map_pieces(whole, ink), whole.columns, self.rich_style))
+        line = self._map[2]
+        lo = min(grid.first // factor, line.cell_length)
+        hi = min(max((grid.first + grid.columns * grid.factor) // factor, lo + 1), line.cell_length)
         tint = Style(bgcolor=ink["cursor"].color)
-        before, seen, after = strip.crop(0, lo), strip.crop(lo, hi), strip.crop(hi)
+        before, seen, after = line.crop(0, lo), line.crop(lo, hi), line.crop(hi)
         pieces = [(s.text, s.style or Style()) for s in before]
         pieces += [(s.text, (s.style or Style()) + tint) for s in seen]
         return pieces + [(s.text, s.style or Style()) for s in after]
@@ -464,19 +464,3 @@ def _filtered(module: Module, text: str) -> tuple[int, ...] | None:
         if low.isdecimal() and (not dash or high.isdecimal()):
             wanted.update(rank for rank in module.ranks if int(low) <= rank <= int(high or low))
     return tuple(sorted(wanted)) or None
-
-
-def _strip(pieces: list[Piece], width: int, fill: Style) -> Strip:
-    """One line, neighbours of equal style joined, exactly `width` cells."""
-    segments: list[Segment] = []
-    text, style = "", Style()
-    for piece, its in pieces:
-        if its == style:
-            text += piece
-        else:
-            if text:
-                segments.append(Segment(text, fill + style))
-            text, style = piece, its
-    if text:
-        segments.append(Segment(text, fill + style))
-    return Strip(segments).adjust_cell_length(width, fill)

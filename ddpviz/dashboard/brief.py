@@ -1,0 +1,176 @@
+"""The two texts of the overview: what just happened, and what was found. Pure functions to Rich text."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from rich.text import Text
+
+from ddpviz.dashboard.feed import Snapshot
+from ddpviz.dashboard.format import plural, ranges
+from ddpviz.dashboard.marks import OF_SEVERITY, M
+from ddpviz.dashboard.narration import narrate
+from ddpviz.dashboard.situation import Situation, State, hang_lines
+from ddpviz.dashboard.state import Cursor, module_of
+from ddpviz.findings.model import Finding, Severity
+from ddpviz.timeline.model import Timeline
+
+
+def by_weight(findings: list[Finding]) -> list[Finding]:
+    """Errors first; within a kind in the order in which they happened."""
+    return sorted(findings, key=lambda f: (-f.severity, f.backward if f.backward is not None else -1))
+
+
+def title_of_findings(findings: list[Finding]) -> str:
+    """`Findings: none`, `2 errors, 1 warning`."""
+    counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
+    words = [
+        plural(counts[s], s.word) if s is not Severity.INFO else f"{counts[s]} info"
+        for s in (Severity.ERROR, Severity.WARNING, Severity.INFO)
+        if counts[s]
+    ]
+    return ", ".join(words) or "Findings: none"
+
+
+def badge(findings: list[Finding]) -> tuple[str, str]:
+    """What stands behind the tab: `✗2`, `▴1`, and its role."""
+    for severity in (Severity.ERROR, Severity.WARNING):
+        count = sum(f.severity is severity for f in findings)
+        if count:
+            mark = OF_SEVERITY[severity]
+            return f"{mark.glyph}{count}", mark.role
+    return "", "dim"
+
+
+def _finding_lines(text: Text, finding: Finding, ink: dict[str, Style], *, advice: bool) -> None:
+    mark = OF_SEVERITY[finding.severity]
+    text.append(f"{mark.glyph} {finding.rule}", ink[mark.role] + Style(bold=True))
+    if finding.file:
+        text.append(f"  {finding.file.rsplit('/', 1)[-1]}:{finding.line}", ink["strong"])
+        if finding.code:
+            text.append(f"  {finding.code}", ink["dim"])
+    if finding.count > 1:
+        text.append(f"  ×{finding.count}", ink["dim"])
+    text.append(f"\n{finding.message}\n", ink["text"])
+    if advice and finding.advice:
+        text.append(f"→ {finding.advice}\n", ink["local"])
+
+
+def findings_text(
+    snap: Snapshot, cursor: Cursor, ink: dict[str, Style], *, lines: int, width: int, trends: str
+) -> Text:
+    """The worst findings, as many as there is room for; without any, what was measured to be right."""
+    text = Text()
+    found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO])
+    if not found:
+        text.append(f"{M.GOOD.glyph} ", ink["synced"])
+        text.append(_all_right(snap.tl, cursor) + "\n", ink["text"])
+        text.append(trends, ink["dim"])
+        infos = by_weight(snap.findings)
+        if infos and lines > 5:
+            text.append(f"\n{M.INFO.glyph} {infos[0].message}", ink["dim"])
+        return text
+    room = lines
+    for number, finding in enumerate(found):
+        before = len(text)
+        _finding_lines(text, finding, ink, advice=True)
+        room -= _height(text[before:], width)
+        if number + 1 < len(found) and room < 3:
+            text.append(f"… and {plural(len(found) - number - 1, 'more', 'more')}: 5", ink["dim"])
+            break
+    text.rstrip()
+    return text
+
+
+def _height(text: Text, width: int) -> int:
+    return sum(-(-max(len(line), 1) // max(width, 1)) for line in text.plain.rstrip("\n").split("\n"))
+
+
+def _all_right(tl: Timeline, cursor: Cursor) -> str:
+    """What can be said where no rule fired. Only measured things."""
+    module = module_of(tl, cursor)
+    if module is None or not len(tl.steps):
+        return "nothing wrong so far; no optimizer step yet"
+    if len(module.ranks) < 2:
+        return "nothing wrong so far; one rank has nobody to average with"
+    count = len(tl.steps)
+    return (
+        "nothing wrong: the one step so far used averaged gradients"
+        if count == 1
+        else (f"nothing wrong: all {count} steps so far used averaged gradients")
+    )
+
+
+def story_text(
+    snap: Snapshot,
+    cursor: Cursor,
+    here: Situation,
+    ink: dict[str, Style],
+    *,
+    with_findings: bool,
+    lines: int,
+    width: int,
+) -> tuple[str, str, Text]:
+    """Title, role and text of the panel: the hang or the failure where there is one, else the sentence."""
+    text = Text()
+    tl = snap.tl
+    if here.state is State.LOST:
+        text.append(snap.error, ink["wrong"])
+        return "This run cannot be followed", "wrong", text
+    present = cursor.live or (module := module_of(tl, cursor)) is None or cursor.index >= module.passes - 1
+    if present and here.state is State.WAITING:
+        for line, role in hang_lines(tl, here, snap.now):
+            text.append(line + "\n", ink[role])
+        for finding in by_weight(snap.findings)[:1]:
+            text.append(f"→ {finding.advice}\n", ink["local"])
+        return f"{M.WAITING.glyph} Waiting", "waiting", text
+    if present and here.state is State.FAILED and not cursor.playing:
+        failure = failed_text(tl, ink)
+        if failure.plain:
+            return f"{M.WRONG_STEP.glyph} Failed", "wrong", failure
+    text.append(narrate(tl, cursor), ink["text"])
+    role = ""
+    found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO])
+    if with_findings and found:
+        text.append("\n")
+        room = lines - _height(text, width)
+        for number, finding in enumerate(found):
+            before = len(text)
+            _finding_lines(text, finding, ink, advice=room >= 3)
+            room -= _height(text[before:], width)
+            if room < 2 or number + 1 == len(found):
+                break
+        text.rstrip()
+        errors = [f for f in found if f.severity is Severity.ERROR]
+        if errors:
+            return title_of_findings(snap.findings), "wrong", text
+        return f"What just happened · {title_of_findings(snap.findings)}", "", text
+    return "What just happened", role, text
+
+
+def failed_text(tl: Timeline, ink: dict[str, Style]) -> Text:
+    """Each failed rank's own error: where, what, and the end of its traceback."""
+    text = Text()
+    failed = [state for state in tl.ranks.values() if state.status in ("failed", "died")]
+    failed.sort(key=lambda state: (state.exit.at if state.exit else 0, state.rank))
+    told: dict[str, list[int]] = {}
+    for state in failed:
+        site = tl.site(state.rank, state.exit.site).short if state.exit else ""
+        if state.exit is not None and state.exit.error:
+            what = state.exit.error.splitlines()[0]
+        elif state.signal is not None:
+            what = f"ended by signal {state.signal}"
+        else:
+            code = state.exit_code if state.exit_code is not None else state.exit.code if state.exit else None
+            what = "gone without a last word" + (f", exit code {code}" if code is not None else "")
+        told.setdefault(f"{what}{'  at ' + site if site else ''}", []).append(state.rank)
+    for what, numbers in list(told.items())[:3]:
+        who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {ranges(numbers)}"
+        text.append(f"{M.WRONG_STEP.glyph} {who}  ", ink["wrong"] + Style(bold=True))
+        text.append(what + "\n", ink["text"])
+    first = next((s for s in failed if s.exit is not None and s.exit.traceback), None)
+    if first is not None and first.exit is not None:
+        for line in first.exit.traceback.strip().splitlines()[-4:-1]:
+            text.append(f"  {line.strip()}\n", ink["dim"])
+    if failed:
+        text.append("6 shows each rank's whole output", ink["dim"])
+    return text

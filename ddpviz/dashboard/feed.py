@@ -1,0 +1,197 @@
+"""Follows a run in a thread and hands over frozen snapshots; the screen's timer pulls the newest one.
+
+The thread alone reads the trace, folds it and runs the rules. What it hands over is a copy of the timeline's frame (the
+long columns are shared and only ever grow), so the screen never looks at a timeline while it is being written.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpviz.dashboard.figures import figures
+from ddpviz.dashboard.state import Cursor
+from ddpviz.findings import find
+from ddpviz.findings.model import Finding
+from ddpviz.timeline.fold import Fold
+from ddpviz.timeline.model import Timeline
+from ddpviz.trace.reader import RunReader
+from ddpviz.trace.rundir import live_status
+
+if TYPE_CHECKING:
+    from ddpviz.launch import Job
+
+QUICK, CALM, IDLE = 0.03, 0.1, 0.5  # seconds between looks: data flows, the run is live, nothing more will come
+SLICE = 1 << 20  # bytes folded before the next snapshot, so that a long recording is usable at once
+RULES_SHARE = 5  # the rules may take one part in this many of the thread's time
+RULES_AT_LEAST = 0.4  # seconds between two looks of the rules
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment of a run, safe to read on the screen's thread."""
+
+    tl: Timeline
+    findings: list[Finding]
+    info: dict[str, Any]
+    now: int  # ns on the run's clock: the present while it runs, else the last thing heard
+    running: bool
+    complete: bool  # everything written so far has been read
+    exit_code: int | None = None  # of a job that this viewer started
+    problems: tuple[str, ...] = ()
+    error: str = ""  # the run cannot be followed, in one line
+    serial: int = 0
+
+
+def freeze(tl: Timeline) -> Timeline:
+    """A copy that stays as it is while the fold goes on: the frame is copied, the columns are shared."""
+    return replace(
+        tl,
+        run=replace(tl.run, notes=list(tl.run.notes)),
+        ranks={
+            rank: replace(
+                state, refused=list(state.refused), joined=dict(state.joined), collectives=dict(state.collectives)
+            )
+            for rank, state in tl.ranks.items()
+        },
+        groups={key: replace(group, collectives=dict(group.collectives)) for key, group in tl.groups.items()},
+        modules=[
+            replace(
+                module,
+                params=list(module.params),
+                layouts=list(module.layouts),
+                lanes={
+                    rank: replace(
+                        lane, clips=list(lane.clips), replicas=list(lane.replicas), unanswered=list(lane.unanswered)
+                    )
+                    for rank, lane in module.lanes.items()
+                },
+            )
+            for module in tl.modules
+        ],
+        unmanaged={rank: list(found) for rank, found in tl.unmanaged.items()},
+        learning={rank: list(rates) for rank, rates in tl.learning.items()},
+        optimizers=dict(tl.optimizers),
+        sites=dict(tl.sites),
+    )
+
+
+@dataclass
+class Feed:
+    """`start()`, `latest` whenever wanted, `stop()`. With a job, starts it and sees it to its end."""
+
+    run_dir: Path
+    job: Job | None = None
+    latest: Snapshot | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name="ddpviz-feed", daemon=True)
+        self._fold = Fold()
+        self._findings: list[Finding] = []
+        self._ruled_version = -1
+        self._rule_again = 0.0
+        self._info: dict[str, Any] = {}
+        self._code: int | None = None
+        self._trends: dict[int, str] = {}
+        self.lock = threading.RLock()  # held while the fold writes; the screen holds it while it reads
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the following; the job, if any, is the caller's to end."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
+
+    def present(self) -> int:
+        """Now, in ns on the run's clock; the last thing heard once the run is over."""
+        snap = self.latest
+        return 0 if snap is None else present(snap.info, snap.tl, running=snap.running)
+
+    def trends(self, cursor: Cursor) -> str:
+        """Figures of the module looked at, as they stood when the rules last ran."""
+        return self._trends.get(cursor.module, "")
+
+    def _guarded(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:  # whatever it is, the screen says so instead of standing still
+            self._hand_over(complete=True, error=f"{type(error).__name__}: {error}")
+
+    def _follow(self) -> None:
+        if self.job is not None:
+            self.job.start()
+        reader = RunReader(self.run_dir)
+        told = False
+        while not self._stop.is_set():
+            code = self.job.poll() if self.job is not None else None
+            batches = reader.read(SLICE)
+            info = reader.info()
+            changed = info != self._info or not told
+            if changed:
+                self._info = info
+                with self.lock:
+                    self._fold.run(info)
+            with self.lock:
+                changed = self._fold.feed(batches) or changed
+            if code is not None and not batches and self._code is None and self.job is not None:
+                self._code = self.job.finish()
+                continue
+            ruled = self._rule(force=not batches)
+            if changed or ruled:
+                told = True
+                self._hand_over(complete=not batches, problems=tuple(reader.problems))
+            elif self.latest is not None and not self.latest.complete and not batches:
+                self._hand_over(complete=True, problems=tuple(reader.problems))
+            if not batches:
+                self._stop.wait(QUICK if changed else CALM if self._running() else IDLE)
+
+    def _rule(self, *, force: bool) -> bool:
+        """Run the rules if there is something new and their turn has come; True if they said something else."""
+        version, now = self._fold.timeline.version, time.monotonic()
+        if version == self._ruled_version or (now < self._rule_again and not (force and self._over())):
+            return False
+        found = find(self._fold.timeline)
+        self._trends = {module.id: figures(module) for module in self._fold.timeline.modules}
+        self._rule_again = time.monotonic() + max((time.monotonic() - now) * RULES_SHARE, RULES_AT_LEAST)
+        self._ruled_version = version
+        different = found != self._findings
+        self._findings = found
+        return different
+
+    def _over(self) -> bool:
+        return not self._running()
+
+    def _running(self) -> bool:
+        if self.job is not None:
+            return self._code is None
+        return live_status(self._info) in ("starting", "running", "hung")
+
+    def _hand_over(self, *, complete: bool, problems: tuple[str, ...] = (), error: str = "") -> None:
+        tl = freeze(self._fold.timeline)
+        self.latest = Snapshot(
+            tl=tl,
+            findings=self._findings,
+            info=self._info,
+            now=present(self._info, tl, running=self._running()),
+            running=self._running() and not error,
+            complete=complete,
+            exit_code=self._code,
+            problems=problems,
+            error=error,
+            serial=(self.latest.serial if self.latest else 0) + 1,
+        )
+
+
+def present(info: dict[str, Any], tl: Timeline, *, running: bool) -> int:
+    """Now on the run's clock. Only a run of this boot of this host has one; else the last thing heard."""
+    started = info.get("started_monotonic_ns")
+    if not running or not isinstance(started, int):
+        return tl.now_ns
+    now = time.monotonic_ns() - started
+    return now if now >= tl.now_ns else tl.now_ns

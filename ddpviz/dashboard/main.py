@@ -1,0 +1,354 @@
+"""The main screen: it pulls snapshots by a timer, keeps the cursor, and obeys the keys of `keys.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from ddpviz.dashboard import playback as play
+from ddpviz.dashboard.bars import Footer, Tabs, footer_keys
+from ddpviz.dashboard.brief import badge
+from ddpviz.dashboard.feed import Feed, Snapshot
+from ddpviz.dashboard.header import Header
+from ddpviz.dashboard.keys import KEYS, VIEWS, Key
+from ddpviz.dashboard.messages import GoTo, Open
+from ddpviz.dashboard.overview import Overview
+from ddpviz.dashboard.prompt import Help, Prompt
+from ddpviz.dashboard.situation import Situation, State, situation
+from ddpviz.dashboard.state import ONE_PASS_A_SECOND, Cursor, module_of
+from ddpviz.findings.model import Finding
+from ddpviz.timeline.model import Timeline
+
+if TYPE_CHECKING:
+    from ddpviz.dashboard.app import Dashboard
+
+FRAME = 1 / 20  # seconds between two looks for something new
+SMALLEST = (60, 16)
+ALWAYS_FIRST = ("pause", "step", "first", "live")  # these keys mean time in every view, whatever has the focus
+
+# Imported when first opened: plotext and its like cost nothing until they are looked at.
+WHERE = {
+    "norms": ("ddpviz.dashboard.views.norms", "NormsView"),
+    "backward": ("ddpviz.dashboard.views.backward", "BackwardView"),
+    "layers": ("ddpviz.dashboard.views.layers", "LayersView"),
+    "findings": ("ddpviz.dashboard.views.findings", "FindingsView"),
+    "output": ("ddpviz.dashboard.views.output", "OutputView"),
+    "job": ("ddpviz.dashboard.views.job", "JobView"),
+}
+
+
+class View(Protocol):
+    """What every view is, besides a widget. It draws from what it is told and keeps no truth."""
+
+    def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None: ...
+
+
+def bindings() -> list[Binding]:
+    """Textual's bindings, from the table."""
+    return [
+        Binding(key.keys, key.action, key.label, show=False, priority=key.action.split("(")[0] in ALWAYS_FIRST)
+        for key in KEYS
+    ]
+
+
+class Main(Screen[None]):
+    DEFAULT_CSS = """
+    Main { layout: vertical; background: $background; }
+    Main #views { width: 1fr; height: 1fr; }
+    Main #small { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
+    Main.-small Header, Main.-small Tabs, Main.-small Footer, Main.-small #views { display: none; }
+    Main.-small #small { display: block; }
+    """
+    BINDINGS = bindings()
+
+    def __init__(self, feed: Feed, cursor: Cursor, *, motion: bool) -> None:
+        super().__init__()
+        self.feed, self.cursor, self.motion = feed, cursor, motion
+        self.view = VIEWS[0]
+        self._snap: Snapshot | None = None
+        self._here = Situation(State.STARTING)
+        self._drawn: object = None
+        self._clock = monotonic()
+        self._views: dict[str, Widget] = {}
+        self._been: list[tuple[str, Cursor]] = []  # where Esc goes back to
+        self._second = -1
+
+    @property
+    def dashboard(self) -> Dashboard:
+        return cast("Dashboard", self.app)
+
+    def compose(self) -> ComposeResult:
+        yield Header()
+        yield Tabs()
+        with Container(id="views"):
+            overview = Overview(id="overview")
+            self._views["overview"] = overview
+            yield overview
+        yield Footer()
+        yield Static(id="small")
+
+    def on_mount(self) -> None:
+        self.set_interval(FRAME, self._tick)
+        self._tick()
+
+    def on_resize(self, event: events.Resize) -> None:
+        width, height = event.size
+        small = width < SMALLEST[0] or height < SMALLEST[1]
+        self.set_class(small, "-small")
+        if small:
+            wanted = f"{SMALLEST[0]} × {SMALLEST[1]}"
+            self.query_one("#small", Static).update(f"{width} × {height}\nddpviz needs {wanted}\nq quits")
+        self._drawn = None
+
+    # -- pulling and drawing --------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = monotonic()
+        passed, self._clock = now - self._clock, now
+        snap = self.feed.latest
+        if snap is None:
+            return
+        if snap is not self._snap:
+            self._snap = snap
+            self.cursor = play.settle(snap.tl, self.cursor, motion=self.motion)
+        self.cursor = play.advance(snap.tl, self.cursor, min(passed, 0.25), running=snap.running)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Tell what is in sight, if anything is new: nothing is drawn while nothing changes."""
+        snap = self._snap
+        if snap is None:
+            return
+        present = self.feed.present()
+        second = present // 1_000_000_000 if snap.running else 0
+        key = (snap.serial, self.cursor, self.view, second)
+        if key == self._drawn:
+            return
+        ticked_only = isinstance(self._drawn, tuple) and self._drawn[:3] == key[:3]
+        self._drawn = key
+        with self.feed.lock, self.app.batch_update():
+            self._here = situation(snap.tl, present, snap.running, error=snap.error)
+            speed = play.speed_text(self.cursor)
+            self.query_one(Header).show(snap.tl, self.cursor, self._here, present, speed)
+            if ticked_only and self._here.state is State.RUNNING:
+                return
+            self.query_one(Tabs).show(self.view, *badge(snap.findings))
+            self.query_one(Footer).show([*self._view_keys(labelled=True), *footer_keys()], self._note(speed))
+            if self.has_class("-small"):
+                return
+            view = self._views.get(self.view)
+            if isinstance(view, Overview):
+                view.tell(replace(snap, now=present), self.cursor, self._here, self.feed.trends(self.cursor))
+            elif view is not None:
+                cast(View, view).show(snap.tl, self.cursor, snap.findings)
+
+    def _note(self, speed: str) -> str:
+        notes = [f"/{self.cursor.filter}"] if self.cursor.filter else []
+        if self._snap is not None and not self._snap.complete:
+            notes.append("reading …")
+        if self._snap is not None and self._snap.problems:
+            notes.append(self._snap.problems[0][:60])
+        return "  ".join([*notes, speed if not self.cursor.live else ""]).strip()
+
+    def _view_keys(self, *, labelled: bool = False) -> tuple[Key, ...]:
+        keys = cast("tuple[Key, ...]", getattr(self._views.get(self.view), "KEYS", ()))
+        return tuple(key for key in keys if key.label) if labelled else keys
+
+    def commands(self) -> list[Key]:
+        """What the command palette offers."""
+        return [key for key in KEYS if key.action != "command_palette"]
+
+    # -- where one looks ------------------------------------------------------------------------------------------
+
+    def _move(self, cursor: Cursor | None) -> None:
+        if cursor is not None and cursor != self.cursor:
+            self.cursor = cursor
+            self._draw()
+
+    def _with(self, move: Callable[[Timeline], Cursor | None], otherwise: str = "") -> None:
+        if self._snap is None or module_of(self._snap.tl, self.cursor) is None:
+            return
+        with self.feed.lock:
+            target = move(self._snap.tl)
+        if target is None:
+            self.notify(otherwise, timeout=2)
+        self._move(target)
+
+    def _open(self, name: str) -> None:
+        if name == self.view or name not in VIEWS:
+            return
+        self._been = [*self._been[-30:], (self.view, self.cursor)]
+        self._show_view(name)
+
+    def _show_view(self, name: str) -> None:
+        if name not in self._views:
+            module, cls = WHERE[name]
+            widget: Widget = getattr(import_module(module), cls)(id=name)
+            if name == "output":
+                widget.run_dir = self.feed.run_dir  # type: ignore[attr-defined]
+            self._views[name] = widget
+            self.query_one("#views").mount(widget)
+        for other, widget in self._views.items():
+            widget.display = other == name
+        self.view = name
+        chosen = self._views[name]
+        if chosen.focusable:
+            chosen.focus()
+        else:
+            self.set_focus(None)
+        self._drawn = None
+        self.call_after_refresh(self._draw)
+
+    def on_go_to(self, message: GoTo) -> None:
+        message.stop()
+        if message.view is not None:
+            self._been = [*self._been[-30:], (self.view, self.cursor)]
+        self._with(lambda tl: play.goto(tl, self.cursor, message.index, module=message.module, rank=message.rank))
+        if message.view is not None and message.view != self.view:
+            self._show_view(message.view)
+
+    def on_open(self, message: Open) -> None:
+        message.stop()
+        self._open(message.view)
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def action_pause(self) -> None:
+        self._with(lambda tl: play.toggle(tl, self.cursor))
+
+    def action_step(self, by: int) -> None:
+        self._with(lambda tl: play.step(tl, self.cursor, by))
+
+    def action_moment(self, by: int) -> None:
+        self._with(lambda tl: play.step_event(tl, self.cursor, by))
+
+    def action_window(self, by: int) -> None:
+        self._with(lambda tl: play.step_window(tl, self.cursor, by))
+
+    def action_event(self, by: int) -> None:
+        findings = self._snap.findings if self._snap else []
+        way = "later" if by > 0 else "earlier"
+        self._with(lambda tl: play.step_marked(tl, self.cursor, findings, by), f"nothing {way} to jump to")
+
+    def action_first(self) -> None:
+        self._with(lambda tl: play.goto(tl, self.cursor, 0))
+
+    def action_live(self) -> None:
+        self._with(lambda tl: play.follow(tl, self.cursor))
+
+    def action_speed(self, by: int) -> None:
+        self._set_speed(play.change_speed(self.cursor, by))
+
+    def action_one_a_second(self) -> None:
+        self._set_speed(replace(self.cursor, speed=ONE_PASS_A_SECOND))
+
+    def _set_speed(self, cursor: Cursor) -> None:
+        self._move(cursor)
+        self.dashboard.keep(speed=cursor.speed)
+        self.notify(f"playback at {play.speed_text(cursor)}", timeout=1.5)
+
+    def action_goto(self) -> None:
+        def went(answer: str | None) -> None:
+            if answer and answer.isdecimal():
+                self._with(lambda tl: play.goto_step(tl, self.cursor, int(answer)), f"there is no step {answer} here")
+            elif answer:
+                self.notify("a step has a number", timeout=2)
+
+        self.app.push_screen(Prompt("Go to optimizer step", "", "its number"), went)
+
+    def action_filter(self) -> None:
+        def filtered(answer: str | None) -> None:
+            if answer is not None:
+                self._move(replace(self.cursor, filter=answer))
+
+        hint = "ranks (3, 0-7), a layer's name, or text of the output; empty shows all"
+        self.app.push_screen(Prompt("Filter", self.cursor.filter, hint), filtered)
+
+    def action_view(self, name: str) -> None:
+        self._open(name)
+
+    def action_drill(self) -> None:
+        if self.view == "overview":
+            self._open("backward")
+
+    def action_back(self) -> None:
+        overview = self._views["overview"]
+        if isinstance(overview, Overview) and self.view == "overview" and overview.restore():
+            return
+        if self._been:
+            name, cursor = self._been.pop()
+            self.cursor = replace(cursor, speed=self.cursor.speed, filter=self.cursor.filter)
+            if name != self.view:
+                self._show_view(name)
+        elif self.cursor.filter:
+            self.cursor = replace(self.cursor, filter="")
+        elif self.cursor.rank is not None:
+            self.cursor = replace(self.cursor, rank=None)
+        elif self.view != "overview":
+            self._show_view("overview")
+        self._drawn = None
+        self._draw()
+
+    def action_zoom_panel(self) -> None:
+        if self.view != "overview":
+            self._open("overview")
+        overview = self._views["overview"]
+        if isinstance(overview, Overview):
+            overview.maximise()
+
+    def action_module(self) -> None:
+        if self._snap is not None and len(self._snap.tl.modules) > 1:
+            following = (self.cursor.module + 1) % len(self._snap.tl.modules)
+            fresh = replace(self.cursor, module=following, time=0)
+            self._move(play.settle(self._snap.tl, fresh, motion=False))
+
+    def action_zoom(self, by: int) -> None:
+        overview = self._views["overview"]
+        if self.view == "overview" and isinstance(overview, Overview):
+            overview.sync.zoom(by)
+            self._drawn = None
+            self._draw()
+
+    def action_rank(self, by: int) -> None:
+        module = module_of(self._snap.tl, self.cursor) if self._snap else None
+        if module is not None and module.ranks:
+            ranks = module.ranks
+            here = ranks.index(self.cursor.rank) if self.cursor.rank in ranks else -1 if by > 0 else len(ranks)
+            self._move(replace(self.cursor, rank=ranks[min(max(here + by, 0), len(ranks) - 1)]))
+
+    def action_help(self) -> None:
+        self.app.push_screen(Help(self._view_keys()))
+
+    def action_command_palette(self) -> None:
+        self.app.action_command_palette()
+
+    def action_next_theme(self) -> None:
+        self.dashboard.next_theme()
+        self._drawn = None
+
+    def action_motion(self) -> None:
+        self.motion = not self.motion
+        self.dashboard.keep(motion=self.motion)
+        self.notify("levels move" if self.motion else "levels jump", timeout=1.5)
+
+    def action_screenshot_svg(self) -> None:
+        path = self.app.deliver_screenshot()
+        if path:
+            self.notify(f"saved {path}", timeout=4)
+
+    def action_quit_job(self) -> None:
+        self.dashboard.leave()
+
+    def action_interrupt(self) -> None:
+        self.dashboard.leave()

@@ -1,0 +1,224 @@
+"""The overview: Sync timeline, Levels, Norms where there is room, what just happened, findings; and the start.
+
+How the panels share the screen is `plan`, a pure function of the size and the number of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+from textual.widget import Widget
+from textual.widgets import Static
+
+from ddpviz.dashboard.brief import findings_text, story_text, title_of_findings
+from ddpviz.dashboard.feed import Snapshot
+from ddpviz.dashboard.levels_view import LevelsView
+from ddpviz.dashboard.situation import Situation, State
+from ddpviz.dashboard.starting import starting_text
+from ddpviz.dashboard.state import Cursor, module_of
+from ddpviz.dashboard.sync import SyncTimeline
+from ddpviz.dashboard.themes import roles
+
+WIDE = 100  # cells from which panels stand side by side
+SOLOS = ("", "sync", "levels", "norms", "story")  # what `z` fills the screen with, in turn
+
+
+class Plan(NamedTuple):
+    """Heights of the rows, borders included, and whether panels stand side by side."""
+
+    wide: bool
+    sync: int
+    levels: int
+    story: int
+
+
+def plan(width: int, height: int, ranks: int) -> Plan:
+    """Share `height` lines: the timeline takes what its ranks need, Levels what shows them well, the text the rest."""
+    ranks = max(ranks, 1)
+    wide = width >= WIDE
+    story = 6 if wide else 7
+    if wide and height >= 44:
+        story = 9
+    left = height - story
+    bare = ranks + 5  # borders, ruler, steps, whole run, legend: a line a rank
+    if left - bare >= 3 * ranks + 8:
+        sync = ranks * 3 + 6
+    elif left - bare >= 2 * ranks + 6:
+        sync = ranks * 2 + 6
+    else:
+        sync = bare + 1 if left - bare - 1 >= 5 else bare
+    sync = min(sync, max(left - 5, left * 3 // 5, 6))
+    if left - sync < 4:
+        sync = left  # no room for Levels at all
+    if wide and left - sync > 24:
+        sync = min(left - 24, sync * 2)
+    return Plan(wide, sync, left - sync, story)
+
+
+class Panel(Vertical):
+    """A titled frame."""
+
+    DEFAULT_CSS = """
+    Panel {
+        border: round $border;
+        border-title-color: $strong;
+        border-title-style: bold;
+        border-subtitle-color: $dim;
+        padding: 0 1;
+        background: $background;
+    }
+    Panel.-wrong { border: round $wrong; border-title-color: $wrong; }
+    Panel.-waiting { border: round $waiting; border-title-color: $waiting; }
+    """
+
+    def __init__(self, title: str, *children: Widget, id: str) -> None:
+        super().__init__(*children, id=id)
+        self.border_title = title
+
+
+class Overview(Container):
+    DEFAULT_CSS = """
+    Overview { layout: vertical; width: 1fr; height: 1fr; background: $background; }
+    Overview .row { layout: horizontal; height: auto; }
+    Overview #starting-panel { width: 1fr; height: 1fr; display: none; }
+    Overview.-starting .row, Overview.-starting #sync-panel { display: none; }
+    Overview.-starting #starting-panel { display: block; }
+    Overview #overview-norms { background: $background; }
+    Overview #levels-panel { width: 1fr; }
+    Overview #norms-panel { width: 1fr; }
+    Overview #story-panel { width: 1fr; }
+    Overview #findings-panel { width: 1fr; }
+    Overview.-narrow #norms-panel, Overview.-narrow #findings-panel { display: none; }
+    """
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.sync = SyncTimeline(id="sync")
+        self.levels = LevelsView(id="levels")
+        self._story = Static(id="story")
+        self._found = Static(id="found")
+        self._start = Static(id="starting")
+        self._norms: Widget | None = None
+        self._solo = 0
+        self._plan: Plan | None = None
+        self._texts: dict[str, object] = {}
+        self._told: tuple[Snapshot, Cursor, Situation, str] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Panel("Starting", self._start, id="starting-panel")
+        yield Panel("Sync timeline", self.sync, id="sync-panel")
+        with Container(classes="row", id="middle"):
+            yield Panel("Levels: accumulated gradient norm", self.levels, id="levels-panel")
+            yield Panel("Norms", id="norms-panel")
+        with Container(classes="row", id="bottom"):
+            yield Panel("What just happened", self._story, id="story-panel")
+            yield Panel("Findings", self._found, id="findings-panel")
+
+    # -- drawing --------------------------------------------------------------------------------------------------
+
+    def tell(self, snap: Snapshot, cursor: Cursor, here: Situation, trends: str) -> None:
+        """Draw a snapshot at a cursor."""
+        self._told = (snap, cursor, here, trends)
+        tl = snap.tl
+        module = module_of(tl, cursor)
+        starting = module is None or (module.passes == 0 and here.state is not State.WAITING)
+        self.set_class(starting, "-starting")
+        if starting:
+            self._tell_start(snap, here)
+            return
+        assert module is not None
+        self._arrange(len(module.ranks))
+        self.sync.show(tl, cursor, snap.findings)
+        self.levels.show(tl, cursor, snap.findings)
+        if self._norms is not None and self._norms.region.width:
+            self._norms.show(tl, cursor, snap.findings)  # type: ignore[attr-defined]
+        ink = roles(self.app)
+        wide = self._plan is not None and self._plan.wide
+        room = self._plan.story - 2 if self._plan is not None else 5
+        title, role, text = story_text(snap, cursor, here, ink, with_findings=not wide, lines=room, width=self._width())
+        story = self.query_one("#story-panel", Panel)
+        self._put(self._story, "story", text)
+        story.border_title = title
+        story.set_class(role == "wrong", "-wrong")
+        story.set_class(role == "waiting", "-waiting")
+        if wide:
+            found = self.query_one("#findings-panel", Panel)
+            errors = any(f.severity.word == "error" for f in snap.findings)
+            found.border_title = title_of_findings(snap.findings)
+            found.set_class(errors, "-wrong")
+            self._put(
+                self._found, "found", findings_text(snap, cursor, ink, lines=room, trends=trends, width=self._width())
+            )
+        panel = self.query_one("#sync-panel", Panel)
+        panel.border_subtitle = self.sync.subtitle()
+
+    def _width(self) -> int:
+        return (self.size.width // 2 if self._plan is not None and self._plan.wide else self.size.width) - 4
+
+    def _tell_start(self, snap: Snapshot, here: Situation) -> None:
+        panel = self.query_one("#starting-panel", Panel)
+        title, role, text = starting_text(snap, here, roles(self.app), height=self.size.height - 2)
+        panel.border_title = title
+        panel.set_class(role == "wrong", "-wrong")
+        self._put(self._start, "start", text)
+
+    def _put(self, where: Static, name: str, text: Text) -> None:
+        """Update a text only if it is another one."""
+        key = (text.plain, tuple(text.spans))
+        if self._texts.get(name) != key:
+            self._texts[name] = key
+            where.update(text)
+
+    def retell(self) -> None:
+        self._plan = None
+        self._texts.clear()
+        if self._told is not None:
+            self.tell(*self._told)
+
+    def on_resize(self) -> None:
+        self.retell()
+
+    def _arrange(self, ranks: int) -> None:
+        wanted = plan(self.size.width, self.size.height, ranks)
+        if wanted == self._plan or not self.size.height:
+            return
+        self._plan = wanted
+        self.set_class(not wanted.wide, "-narrow")
+        solo = SOLOS[self._solo]
+        middle, bottom = self.query_one("#middle"), self.query_one("#bottom")
+        sync = self.query_one("#sync-panel")
+        sync.display = solo in ("", "sync")
+        middle.display = solo in ("", "levels", "norms") and (wanted.levels > 0 or bool(solo))
+        bottom.display = solo in ("", "story")
+        self.query_one("#levels-panel").display = solo in ("", "levels")
+        self.query_one("#norms-panel").display = solo == "norms" or (solo == "" and wanted.wide)
+        full = self.size.height
+        sync.styles.height = full if solo else wanted.sync
+        middle.styles.height = full if solo else wanted.levels
+        bottom.styles.height = full if solo else wanted.story
+        for panel in ("#levels-panel", "#norms-panel", "#story-panel", "#findings-panel"):
+            self.query_one(panel).styles.height = "100%"
+        if (wanted.wide or solo == "norms") and self._norms is None:
+            self._mount_norms()
+
+    def _mount_norms(self) -> None:
+        from ddpviz.dashboard.views.norms import NormsView
+
+        self._norms = NormsView(id="overview-norms")
+        self.query_one("#norms-panel").mount(self._norms)
+
+    def maximise(self) -> None:
+        """The next panel fills the screen; after the last, all of them share it again."""
+        self._solo = (self._solo + 1) % len(SOLOS)
+        self.retell()
+
+    def restore(self) -> bool:
+        """All panels again; False if they were there."""
+        if not self._solo:
+            return False
+        self._solo = 0
+        self.retell()
+        return True

@@ -1,0 +1,105 @@
+"""The two small screens over the dashboard: a line to type in (filter, step number), and the help."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from ddpviz.dashboard.keys import KEYS, Key
+from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.themes import roles
+
+MARKS = (
+    M.LOCAL, M.SYNCED, M.RUNNING, M.WAITING, M.STEP, M.WRONG_STEP, M.STALE_STEP, M.LOCAL_STEP, M.SKIPPED,
+    M.PARTIAL, M.MIXED, M.UNFINISHED, M.ABSENT, M.DEAD, M.NONFINITE,
+)  # fmt: skip
+WORDS = (
+    ("micro-step", "one backward pass of a DDP module, counted from 0"),
+    ("window", "the micro-steps between two clearings of the gradients (zero_grad)"),
+    ("level", "the L2 norm of the gradients a rank has accumulated, summed over its layers"),
+    ("bucket", "some layers' gradients that are all-reduced together"),
+    ("replicas", "the ranks' copies of the model; after a right step they are equal, bit for bit"),
+)
+
+
+class Prompt(ModalScreen[str | None]):
+    """One line of text; Enter takes it, Esc leaves everything as it was (None)."""
+
+    DEFAULT_CSS = """
+    Prompt { align: center bottom; background: transparent; }
+    Prompt > Vertical { height: 3; width: 100%; border: round $local; background: $panel; padding: 0 1; }
+    Prompt Input { border: none; height: 1; padding: 0; background: $panel; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
+
+    def __init__(self, title: str, value: str, hint: str) -> None:
+        super().__init__()
+        self._title, self._value, self._hint = title, value, hint
+
+    def compose(self) -> ComposeResult:
+        box = Vertical(Input(self._value, placeholder=self._hint))
+        box.border_title = self._title
+        box.border_subtitle = "Enter takes it, Esc leaves it"
+        yield box
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip())
+
+
+def help_text(ink: dict[str, Style], view_keys: tuple[Key, ...]) -> Text:
+    """The keys by topic, the marks, and the words: from the tables that bind and draw them."""
+    text, bold = Text(), Style(bold=True)
+    for topic, keys in groupby((*view_keys, *KEYS), key=lambda key: key.topic):
+        text.append(f"{topic}\n", ink["local"] + bold)
+        for key in keys:
+            text.append(f"  {key.shown:<9}", ink["strong"] + bold)
+            text.append(f"{key.help}\n", ink["text"])
+        text.append("\n")
+    text.append("Mouse\n", ink["local"] + bold)
+    for what, help in (
+        ("click", "Puts the cursor on a cell; twice opens its pass."),
+        ("wheel", "Scrolls the timeline; with ctrl it zooms."),
+    ):
+        text.append(f"  {what:<9}", ink["strong"] + bold)
+        text.append(f"{help}\n", ink["text"])
+    text.append("\nMarks\n", ink["local"] + bold)
+    for mark in MARKS:
+        text.append(f"  {mark.glyph:<9}", ink[mark.role] + bold)
+        text.append(f"{mark.meaning}\n", ink["text"])
+    text.append("\nWords\n", ink["local"] + bold)
+    for word, meaning in WORDS:
+        text.append(f"  {word:<12}", ink["strong"] + bold)
+        text.append(f"{meaning}\n", ink["text"])
+    return text
+
+
+class Help(ModalScreen[None]):
+    DEFAULT_CSS = """
+    Help { align: center middle; background: $background 60%; }
+    Help:ansi { background: ansi_default; }
+    Help > VerticalScroll {
+        width: 76; max-width: 100%; height: auto; max-height: 92%;
+        border: round $local; background: $panel; padding: 1 2;
+        border-title-color: $strong; border-title-style: bold;
+    }
+    Help Static { height: auto; width: 1fr; background: $panel; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,f1,q", "dismiss(None)", show=False)]
+
+    def __init__(self, view_keys: tuple[Key, ...]) -> None:
+        super().__init__()
+        self._view_keys = view_keys
+
+    def compose(self) -> ComposeResult:
+        box = VerticalScroll(Static(help_text(roles(self.app), self._view_keys)))
+        box.border_title = "Help"
+        box.border_subtitle = "Esc closes"
+        yield box

@@ -1,0 +1,131 @@
+"""Where a run stands, in one word and a few lines: starting, running, waiting, finished, failed. Pure functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ddpviz.dashboard.format import clock, duration, ranges
+from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.state import Cursor
+from ddpviz.export.words import last_event, rank_end, waiting_for
+from ddpviz.timeline.model import RankState, Timeline
+
+PATIENCE = 2e9  # ns without progress before a rank that waits is said to wait
+
+
+class State(Enum):
+    STARTING = "starting"  # no rank has a DDP module that ran
+    RUNNING = "running"
+    WAITING = "waiting"  # running, but nothing moves and some rank is blocked
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    LOST = "lost"  # the run cannot be followed
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    state: State
+    since: int = 0  # ns that it has lasted, where that says something
+    waiting: tuple[int, ...] = ()  # ranks that are blocked
+    missing: tuple[int, ...] = ()  # ranks that the blocked ones wait for
+
+
+def situation(tl: Timeline, now: int, running: bool, *, error: str = "") -> Situation:
+    """What the run is in at `now` (ns on its clock)."""
+    if error:
+        return Situation(State.LOST)
+    if not running:
+        return Situation({"finished": State.FINISHED, "interrupted": State.INTERRUPTED}.get(tl.run.status, _end(tl)))
+    going = [state for state in tl.ranks.values() if state.status in ("running", "waiting")]
+    blocked = [state for state in going if stuck(state, now)]
+    still = blocked and all(now - state.progress_ns > PATIENCE for state in going)
+    dead = [state.rank for state in tl.ranks.values() if state.status in ("failed", "died")]
+    if (still and any(module.passes for module in tl.modules)) or (blocked and dead):
+        since = min(now - (state.stack.since if state.stack else now) for state in blocked)
+        waiting = tuple(sorted(state.rank for state in blocked))
+        return Situation(State.WAITING, since, waiting, missing(tl, blocked, dead))
+    if any(module.passes for module in tl.modules):
+        return Situation(State.RUNNING)
+    return Situation(State.STARTING)
+
+
+def _end(tl: Timeline) -> State:
+    """How a run ended that says nothing of its end itself: by its ranks."""
+    statuses = {state.status for state in tl.ranks.values()}
+    if tl.run.status in ("failed", "hung") or statuses & {"failed", "died"}:
+        return State.FAILED
+    return State.FINISHED if statuses == {"finished"} else State.INTERRUPTED
+
+
+def stuck(state: RankState, now: int) -> bool:
+    """Blocked in something that needs the others, long enough to be said."""
+    stack = state.stack
+    return stack is not None and stack.doing != "computing" and now - stack.since > PATIENCE
+
+
+def missing(tl: Timeline, blocked: list[RankState], dead: list[int]) -> tuple[int, ...]:
+    """Those that the blocked ranks wait for: ranks that ended, else those that issued the fewest collectives."""
+    if dead:
+        return tuple(sorted(dead))
+    groups = {state.stack.group for state in blocked if state.stack is not None and state.stack.group >= 0}
+    if len(groups) == 1:
+        group = tl.groups.get(next(iter(groups)))
+        counts = {k: tl.ranks[k].collectives.get(group.key, 0) for k in group.ranks if k in tl.ranks} if group else {}
+        if counts and min(counts.values()) < max(counts.values()):
+            return tuple(sorted(k for k, count in counts.items() if count == min(counts.values())))
+    free = set(tl.ranks) - {state.rank for state in blocked}
+    return tuple(sorted(free))
+
+
+def chip(here: Situation, tl: Timeline, now: int) -> tuple[str, str]:
+    """The run's state for the header: text and colour role."""
+    code = tl.run.exit_code
+    ended = f"  exit {code}" if code is not None else ""
+    return {
+        State.STARTING: (f"{M.WAITING.glyph} STARTING  {clock(now)}", "running"),
+        State.RUNNING: (f"● LIVE  {clock(now)}", "synced"),
+        State.WAITING: (f"{M.WAITING.glyph} WAITING {duration(here.since)}", "waiting"),
+        State.FINISHED: (f"■ FINISHED{ended}", "synced"),
+        State.FAILED: (f"{M.WRONG_STEP.glyph} FAILED{ended}", "wrong"),
+        State.INTERRUPTED: (f"■ INTERRUPTED{ended}", "running"),
+        State.LOST: (f"{M.WRONG_STEP.glyph} CANNOT FOLLOW", "wrong"),
+    }[here.state]
+
+
+def view_chip(cursor: Cursor, total: int, here: Situation, speed: str) -> tuple[str, str]:
+    """Present or past, for the header. Empty while one looks at the present."""
+    if cursor.playing:
+        return f"▶ PAST {cursor.index} of {total}  {speed}", "local"
+    if not cursor.live and (here.state in (State.RUNNING, State.WAITING) or cursor.index < total - 1):
+        newer = total - 1 - cursor.index
+        return f"‖ PAST {cursor.index} of {total}" + (f"  +{newer} newer" if newer > 0 else ""), "running"
+    return "", "dim"
+
+
+def hang_lines(tl: Timeline, here: Situation, now: int) -> list[tuple[str, str]]:
+    """The waiting screen: (text, role) lines, one a rank (the first few), the ones waited for last."""
+    who = _rank(here.missing)
+    ended = all(tl.ranks[k].status in ("failed", "died", "finished") for k in here.missing if k in tl.ranks)
+    comes = "are" if len(here.missing) > 1 else "is"
+    why = f"{who} {comes} gone" if ended and here.missing else f"{who} {'have' if comes == 'are' else 'has'} not come"
+    head = f"{_rank(here.waiting)} wait{'' if len(here.waiting) > 1 else 's'}"
+    lines = [(f"{head}; {why}" if here.missing else f"{head} for each other", "waiting")]
+    for rank in [*here.waiting[:3], *here.missing[:3]]:
+        state = tl.ranks.get(rank)
+        if state is None:
+            lines.append((f"rank {rank}   never heard of", "wrong"))
+            continue
+        doing = waiting_for(tl, state)
+        since = f" since {duration(now - state.stack.since)}" if doing and state.stack else ""
+        text = f"in {doing}{since}" if doing else rank_end(tl, rank) if state.exit or state.signal else "busy elsewhere"
+        last = last_event(tl, rank)
+        lines.append((f"rank {rank}   {text}" + (f"; last: {last}" if last else ""), "text"))
+    return lines
+
+
+def _rank(numbers: tuple[int, ...]) -> str:
+    if not numbers:
+        return "nobody"
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {ranges(numbers)}"

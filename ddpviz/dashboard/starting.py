@@ -1,0 +1,99 @@
+"""The screen before the first backward pass: how far each rank has come, or why none came. Pure."""
+
+from __future__ import annotations
+
+from rich.style import Style
+from rich.text import Text
+
+from ddpviz.dashboard.brief import by_weight, failed_text
+from ddpviz.dashboard.feed import Snapshot
+from ddpviz.dashboard.format import clock, duration, plural
+from ddpviz.dashboard.header import backend
+from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.narration import before_the_module
+from ddpviz.dashboard.situation import Situation, State
+from ddpviz.timeline.model import RankState, Timeline
+
+STAGES = ("torch", "process group", "DDP module", "first backward")
+
+
+def reached(tl: Timeline, state: RankState) -> int:
+    """How many of STAGES a rank has behind it."""
+    if any(len(m.lanes[state.rank].passes) for m in tl.modules if state.rank in m.lanes):
+        return 4
+    if any(state.rank in m.lanes for m in tl.modules):
+        return 3
+    if state.backend:
+        return 2
+    return 1
+
+
+def doing(state: RankState, stage: int) -> str:
+    """What a rank that stands before stage `stage` is at."""
+    if state.stack is not None and state.stack.doing:
+        return state.stack.doing
+    return ("importing torch", "before init_process_group", "building the model", "first forward")[min(stage, 3)]
+
+
+def starting_text(snap: Snapshot, here: Situation, ink: dict[str, Style], *, height: int) -> tuple[str, str, Text]:
+    """Title, role and text."""
+    tl, text, bold = snap.tl, Text(), Style(bold=True)
+    if here.state is State.LOST:
+        text.append(snap.error + "\n", ink["wrong"])
+        return "This run cannot be followed", "wrong", text
+    text.append(f"{tl.run.title or tl.run.id or 'a run'}", ink["strong"] + bold)
+    text.append(f"   {backend(tl, True)}\n", ink["dim"])
+    if tl.run.command:
+        text.append(" ".join(tl.run.command)[:300] + "\n", ink["dim"])
+    text.append("\n")
+    if here.state in (State.FINISHED, State.FAILED, State.INTERRUPTED):
+        return _ended(snap, here, ink, text)
+    names = sorted(tl.ranks) or list(range(tl.run.world_size))
+    known = [(rank, tl.ranks.get(rank)) for rank in range(max([tl.run.world_size, *(r + 1 for r in names)], default=0))]
+    shown = known if len(known) <= max(height - 8, 2) else known[: max(height - 9, 2)]
+    for rank, state in shown:
+        text.append(f"rank {rank}".ljust(10), ink["text"] + bold)
+        stage = 0 if state is None else reached(tl, state)
+        for number, name in enumerate(STAGES):
+            if number < stage:
+                text.append(f"{M.GOOD.glyph} {name}   ", ink["synced"])
+            elif number == stage:
+                since = snap.now if state is None else snap.now - max(state.started_ns, state.progress_ns)
+                busy = "starting Python, importing torch" if state is None else doing(state, stage)
+                text.append(f"{M.WAITING.glyph} {busy} … {duration(max(since, 0))}", ink["running"])
+        text.append("\n")
+    if len(shown) < len(known):
+        text.append(f"… and {plural(len(known) - len(shown), 'more rank')}\n", ink["dim"])
+    if not known:
+        text.append(f"{M.WAITING.glyph} the command runs; no process with torch has shown up yet", ink["running"])
+        text.append(f" … {clock(snap.now)}\n", ink["running"])
+    text.append("\n" + before_the_module(tl), ink["text"])
+    return "Starting", "", text
+
+
+def _ended(snap: Snapshot, here: Situation, ink: dict[str, Style], text: Text) -> tuple[str, str, Text]:
+    """The run is over and there is nothing to draw: say why."""
+    tl = snap.tl
+    if not snap.complete:
+        text.append("reading the recording …\n", ink["running"])
+        return "Reading", "", text
+    for finding in by_weight(snap.findings)[:2]:
+        text.append(f"{finding.message}\n", ink["text"])
+        text.append(f"→ {finding.advice}\n\n", ink["local"])
+    if here.state is State.FAILED:
+        text.append("The job ended before any backward pass.\n", ink["wrong"] + Style(bold=True))
+        failure = failed_text(tl, ink)
+        text.append_text(failure if failure.plain else Text("6 shows its output", ink["dim"]))
+        return f"{M.WRONG_STEP.glyph} Failed", "wrong", text
+    word = "was interrupted" if here.state is State.INTERRUPTED else "ended"
+    if not tl.ranks:
+        text.append(f"The job {word}, and no process in it imported torch.distributed.\n", ink["text"])
+    elif not tl.modules:
+        text.append(f"The job {word} without wrapping a model in DistributedDataParallel: ", ink["text"])
+        text.append("there is nothing to watch.\n", ink["text"])
+    else:
+        text.append(f"The job {word} before any backward pass went through {tl.modules[0].name}.\n", ink["text"])
+    text.append("\n6 shows its output, 7 what is known of the job.", ink["dim"])
+    for problem in snap.problems[:4]:
+        text.append(f"\n{problem}", ink["wrong"])
+    return "Nothing recorded", "", text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 
 import numpy as np
@@ -135,7 +135,7 @@ def _meetings(met: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]], scale:
             )
 
 
-def _key(module: m.Module, lines: dict[int, object]) -> Iterator[str]:
+def _key(module: m.Module, lines: Mapping[int, object]) -> Iterator[str]:
     x, y = _LEFT, _HEIGHT + 12
     for number, rank in enumerate(lines):
         if x > _WIDTH - 420:

@@ -149,12 +149,12 @@ def _ranks(tl: m.Timeline) -> Iterator[str]:
         yield "<tr>" + "".join(f"<td>{text(cell)}" for cell in row) + "</tr>"
     yield "</table>" + ("</details>" if len(ranks) > 16 else "")
     for rank in ranks:
-        state = tl.ranks.get(rank)
-        trace = state.exit.traceback if state is not None and state.exit is not None else ""
+        state = tl.ranks.get(rank) or m.RankState(rank)
+        trace = state.exit.traceback if state.exit is not None else ""
         if trace:
             shown = escape(clean(trace, newlines=True))
             yield f"<details open><summary>rank {rank}: traceback</summary><pre>{shown}</pre></details>"
-        elif state is not None and state.stack is not None:
+        elif state.stack is not None:
             shown = "\n".join(text(frame) for frame in state.stack.frames)
             yield f"<details><summary>rank {rank}: stack, {text(state.stack.doing)}</summary>"
             yield f"<pre>{shown}</pre></details>"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpviz.export.report import to_json
 from ddpviz.headless.console import Console, complain, reason
-from ddpviz.headless.github import annotations
+from ddpviz.headless.github import annotate
 from ddpviz.headless.measure import measure
 from ddpviz.headless.outcome import USAGE, Outcome
 from ddpviz.headless.text import verdict
@@ -53,7 +53,7 @@ def show(outcome: Outcome, out: Console, format: str, fail_on: str) -> None:
     for line in verdict(outcome, out, fail_on=fail_on):
         out.line(line)
     if format == "github":
-        for line in annotations(outcome):
+        for line in annotate(outcome):
             out.line(line)
 
 

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ddpviz.export import page, perfetto, report, svg, tidy
+from ddpviz.export import page, perfetto, svg, tidy
 from ddpviz.export.load import load
+from ddpviz.export.report import to_json
 from ddpviz.findings import find
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.timeline.model import Timeline
@@ -48,7 +49,7 @@ def _csv(tl: Timeline) -> str:
 
 
 _RENDER: dict[str, Callable[[Timeline], str]] = {
-    "json": lambda tl: report.to_json(tl, find(tl)).decode(),
+    "json": lambda tl: to_json(tl, find(tl)).decode(),
     "perfetto": lambda tl: perfetto.to_perfetto(tl).decode(),
     "csv": _csv,
     "html": lambda tl: page.to_html(tl, find(tl)),

@@ -16,7 +16,7 @@ from ddpviz.trace.text import clean
 _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
-def annotations(outcome: Outcome) -> Iterator[str]:
+def annotate(outcome: Outcome) -> Iterator[str]:
     """`::error file=src/train.py,line=19,title=unsynced-step::message`, the worst first."""
     for finding in worst_first(outcome.findings):
         yield annotation(finding)

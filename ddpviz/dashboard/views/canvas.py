@@ -76,6 +76,14 @@ class Canvas:
             x = self.put(x, y, text, look)
         return y
 
+    def paste(self, other: Canvas, x: int, y: int) -> None:
+        """Copy another canvas with its upper left corner at (x, y)."""
+        self.grow(y + other.height)
+        wide = max(min(other.width, self.width - x), 0)
+        for row in range(other.height):
+            self.chars[y + row][x : x + wide] = other.chars[row][:wide]
+            self.looks[y + row][x : x + wide] = other.looks[row][:wide]
+
     def wrap(self, text: str, look: str = "", *, indent: int = 0, hang: int = 0, first: str = "") -> None:
         """Add `text` wrapped at words to the canvas's width; `first` stands before the first line."""
         for number, row in enumerate(wrap(text, self.width - indent - hang)):

@@ -206,9 +206,9 @@ class OutputView(Vertical):
     def on_show(self) -> None:
         self._look()
 
-    def focus(self, scroll_visible: bool = True, from_app_focus: bool = False) -> Self:
+    def focus(self, scroll_visible: bool = True) -> Self:
         """The lines take the focus, for they scroll."""
-        self.query_one(Lines).focus(scroll_visible, from_app_focus)
+        self.query_one(Lines).focus(scroll_visible)
         return self
 
     # -- for the app

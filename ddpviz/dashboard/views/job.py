@@ -1,0 +1,242 @@
+"""Job: what runs, where and how: ranks, backend and why, modules with their buckets, DDP's arguments, the watching."""
+
+from __future__ import annotations
+
+import shlex
+
+from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.state import Cursor
+from ddpviz.dashboard.views.backward import layers_of
+from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
+from ddpviz.timeline.model import Module, RankState, Timeline
+from ddpviz.trace.records import PassFlag
+
+WIDE = 130  # cells from which the modules stand beside the ranks
+LABEL = 11
+STATUS = {  # what a rank's state looks like
+    "running": (M.RUNNING, "running"),
+    "waiting": (M.WAITING, "waiting"),
+    "finished": (M.GOOD, "synced"),
+    "failed": (M.WRONG_STEP, "wrong"),
+    "died": (M.DEAD, "wrong"),
+}
+WORST = ("died", "failed", "waiting", "running", "finished")
+
+
+def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
+    """Everything about the job; long where there is much to say."""
+    canvas = Canvas(width)
+    if width < WIDE:
+        _draw_run(canvas, tl)
+        _draw_ranks(canvas, tl, cursor)
+        _draw_modules(canvas, tl)
+        return canvas
+    left, right = Canvas(width * 9 // 20), Canvas(width - width * 9 // 20 - 2)
+    _draw_run(left, tl)
+    _draw_ranks(left, tl, cursor)
+    _draw_modules(right, tl)
+    canvas.paste(left, 0, 0)
+    canvas.paste(right, left.width + 2, 0)
+    return canvas
+
+
+def _head(canvas: Canvas, text: str, more: str = "") -> None:
+    if canvas.height:
+        canvas.line("")
+    canvas.line((f" {text}", "strong bold"), (f"  {more}" if more else "", "dim"))
+
+
+def _fact(canvas: Canvas, label: str, text: str, look: str = "") -> None:
+    """A label and its text, wrapped beside it."""
+    for number, row in enumerate(wrap(text, canvas.width - LABEL - 4)):
+        canvas.line((f"  {label if number == 0 else '':<{LABEL}} ", "dim"), (row, look))
+
+
+def _draw_run(canvas: Canvas, tl: Timeline) -> None:
+    run = tl.run
+    _head(canvas, run.title or "Job", run.id)
+    if run.command:
+        _fact(canvas, "command", shlex.join(run.command))
+    code = f", exit code {run.exit_code}" if run.exit_code is not None else ""
+    look = {"finished": "synced", "running": "running", "starting": "running"}.get(run.status, "wrong")
+    _fact(canvas, "status", run.status + code, look if not run.exit_code else "wrong")
+    if run.backend:
+        size = f" x{run.world_size}" if run.world_size else ""
+        _fact(canvas, "backend", f"{run.backend}{size}" + (f" ({run.backend_reason})" if run.backend_reason else ""))
+    if run.redirected:
+        _fact(canvas, "redirected", "written for CUDA and NCCL; --cpu runs it on the CPU with gloo", "running")
+    versions = [f"torch {run.torch}" if run.torch else "", f"ddpviz {run.ddpviz}" if run.ddpviz else ""]
+    if any(versions):
+        _fact(canvas, "versions", ", ".join(word for word in versions if word))
+    _fact(canvas, "watched by", _watching(run.observed_by))
+    _fact(canvas, "norms", _sampling(tl))
+    for note in run.notes:
+        _fact(canvas, "note", note, "running")
+
+
+def _watching(how: str) -> str:
+    return {
+        "collectives": "the process group's own hooks: each collective as it is issued",
+        "comm-hook": "a transparent communication hook (torch before 2.14 has no hooks on collectives)",
+    }.get(how, how or "nothing yet")
+
+
+def _sampling(tl: Timeline) -> str:
+    passes = sampled = 0
+    for module in tl.modules:
+        for lane in module.lanes.values():
+            passes += len(lane.passes)
+            sampled += int(((lane.passes["flags"] & int(PassFlag.SAMPLED)) != 0).sum())
+    budget = "all are measured" if tl.run.budget is None else f"within {tl.run.budget:g} % of the step time"
+    return budget + (f": {fmt.percent(sampled / passes)} of the passes so far" if passes else "")
+
+
+def _draw_ranks(canvas: Canvas, tl: Timeline, cursor: Cursor) -> None:
+    hosts = len({state.host for state in tl.ranks.values() if state.host})
+    missing = [rank for rank in range(tl.run.world_size) if rank not in tl.ranks]
+    _head(canvas, "Ranks", f"{len(tl.ranks)} on {fmt.plural(hosts, 'host')}" if tl.ranks else "none heard of yet")
+    if missing and tl.ranks:
+        _fact(
+            canvas,
+            "silent",
+            f"no word yet from rank{'' if len(missing) == 1 else 's'} {fmt.ranges(missing)}",
+            "waiting",
+        )
+    if not tl.ranks:
+        return
+    words = cursor.filter.split()
+    states = [state for state in tl.ranks.values() if not words or _matches(state, words)]
+    states.sort(key=lambda state: (WORST.index(state.status), state.rank))
+    rows: list[tuple[str, ...]] = [("rank", "", "status", "passes", "heard", "memory", "device", "pid", "host")]
+    rows += [_rank_row(tl, state) for state in states]
+    lines = fmt.columns(rows, right=(0, 3, 4, 5, 7), gap=1)
+    canvas.line(("  " + lines[0], "dim"))
+    for state, line in zip(states, lines[1:], strict=True):
+        mark, look = STATUS[state.status]
+        chosen = " chosen" if state.rank == cursor.rank else ""
+        y = canvas.line((fmt.shorten("  " + line, canvas.width - 1), chosen.strip()))
+        at = line.find(mark.glyph)
+        if at >= 0:
+            canvas.put(2 + at, y, f"{mark.glyph} {state.status}", f"{look} bold{chosen}")
+        canvas.hits[y] = state.rank
+        for text, tone in _troubles(tl, state):
+            canvas.wrap(text, tone, indent=7)
+
+
+def _matches(state: RankState, words: list[str]) -> bool:
+    text = f"rank {state.rank} {state.host} {state.device} {state.status} {state.pid}".lower()
+    return all(word.lower() in text.split() or (not word.isdigit() and word.lower() in text) for word in words)
+
+
+def _rank_row(tl: Timeline, state: RankState) -> tuple[str, ...]:
+    lanes = [module.lanes[state.rank] for module in tl.modules if state.rank in module.lanes]
+    passes = sum(len(lane.passes) for lane in lanes)
+    memory = max((int(lane.passes["memory"][-1]) for lane in lanes if len(lane.passes)), default=0)
+    over = state.status in ("finished", "failed", "died")
+    quiet = max(tl.now_ns - state.last_ns, 0)
+    heard = "" if over else "now" if quiet < 2e9 else f"{fmt.duration(quiet)} ago"
+    return (
+        str(state.rank),
+        STATUS[state.status][0].glyph,
+        state.status,
+        f"{passes:,}".replace(",", " "),
+        heard,
+        fmt.size(memory) if memory else M.UNSAMPLED.glyph,
+        state.device or state.backend,
+        str(state.pid or ""),
+        state.host,
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _troubles(tl: Timeline, state: RankState) -> list[tuple[str, str]]:
+    """What else has to be said of a rank: how it ended, what it waits for, what was lost."""
+    said: list[tuple[str, str]] = []
+    if state.signal is not None:
+        said.append((f"ended by signal {state.signal}", "wrong"))
+    elif state.exit is not None and state.exit.error:
+        said.append((_first_line(state.exit.error), "wrong"))
+    elif state.exit_code:
+        said.append((f"exit code {state.exit_code}", "wrong"))
+    if state.status == "waiting" and state.stack is not None:
+        site = tl.site(state.rank, state.stack.site)
+        since = fmt.duration(max(tl.now_ns - state.stack.since, 0))
+        said.append(
+            (f"in {state.stack.doing} for {since}" + (f"  {site.short}  {site.code}" if site.file else ""), "waiting")
+        )
+    if state.refused:
+        refused = state.refused[-1]
+        said.append((f"PyTorch refused in {refused.where}: {_first_line(refused.message)}", "wrong"))
+    if state.dropped:
+        said.append((f"{fmt.plural(state.dropped, 'record')} could not be written", "running"))
+    if state.attempt:
+        said.append((f"restarted {fmt.plural(state.attempt, 'time')}", "dim"))
+    return said
+
+
+def _draw_modules(canvas: Canvas, tl: Timeline) -> None:
+    if not tl.modules:
+        _head(canvas, "Modules", "no DDP module yet" if tl.run.status in ("running", "starting") else "no DDP module")
+    for module in tl.modules:
+        _draw_module(canvas, tl, module)
+
+
+def _draw_module(canvas: Canvas, tl: Timeline, module: Module) -> None:
+    _head(canvas, f"{module.name}", f"DDP module {module.id}" if len(tl.modules) > 1 else "DDP module")
+    managed = [param for param in module.params if param.managed]
+    total = fmt.size(module.numel * module.itemsize)
+    count = f"{fmt.si(module.numel)} in {fmt.plural(len(managed), 'tensor')}"
+    _fact(canvas, "parameters", f"{count}, {module.dtype}, {total} of gradients")
+    group = tl.groups.get(module.group)
+    where = f"ranks {fmt.ranges(module.ranks)}" + (f", {group.backend}" if group and group.backend else "")
+    _fact(canvas, "group", where)
+    if module.site.file:
+        _fact(canvas, "wrapped at", f"{module.site.short}  {module.site.code}")
+    if module.hook:
+        _fact(canvas, "comm hook", module.hook, "running")
+    for param in [param for param in module.params if not param.managed][:8]:
+        _fact(canvas, "not reduced", f"{param.name} ({fmt.si(param.numel)}, {param.reason})", "wrong")
+    unused = sorted({name for lane in module.lanes.values() if lane.unused for name in lane.unused.params})
+    if unused:
+        names = [module.params[i].name for i in unused if i < len(module.params)]
+        _fact(
+            canvas,
+            "no gradient",
+            ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
+            "running",
+        )
+    if module.options:
+        _fact(canvas, "arguments", ", ".join(f"{name}={value}" for name, value in module.options.items()))
+    _draw_buckets(canvas, module)
+
+
+def _draw_buckets(canvas: Canvas, module: Module) -> None:
+    if not module.layouts:
+        return
+    layout = module.layouts[-1]
+    rebuilt = len(module.layouts) - 1
+    top = max(layout.bytes, default=0)
+    canvas.line(
+        (f"  {'buckets':<{LABEL}} ", "dim"),
+        fmt.plural(len(layout.buckets), "bucket"),
+        (f", rebuilt {fmt.plural(rebuilt, 'time')}" if rebuilt else "", "dim"),
+    )
+    digits = len(str(max(len(layout.buckets) - 1, 0)))
+    for number, (params, size) in enumerate(zip(layout.buckets, layout.bytes, strict=False)):
+        head = f"{'':<{LABEL + 3}}{number:>{digits}}  {fmt.size(size):>8} "
+        y = canvas.line((head, ""), (fmt.bar(size / top if top else 0.0, 10), "synced"))
+        layers = f" {fmt.plural(len(params), 'tensor')}: {layers_of(module, len(module.layouts) - 1, number)}"
+        canvas.put(len(head) + 10, y, fmt.shorten(layers, canvas.width - len(head) - 11), "dim")
+
+
+class JobView(Drawing):
+    """The facts of the job."""
+
+    EVERY = 0.5
+
+    def paint(self, width: int, height: int) -> Canvas:
+        return draw(self.tl, self.cursor or Cursor(), width, height)

@@ -22,7 +22,6 @@ class CommHook:
 
         torch.autograd._engine_run_backward = run
         torch.autograd.graph._engine_run_backward = run
-        torch._tensor.torch.autograd._engine_run_backward = run
 
     def __call__(self, ddp):
         self.watches = [w for w in self.watches if w._reducer() is not None]
@@ -36,7 +35,7 @@ class CommHook:
         return float(tensor.detach().double().norm() if not tensor.is_sparse else 0.0)
 
     def finished(self, token, result, error):
-        assert isinstance(token, float) and not error and isinstance(result, torch.Tensor)
+        self.seen += isinstance(token, float) and not error and isinstance(result, torch.Tensor)
 
 
 class Collectives:
@@ -82,5 +81,48 @@ class AttachLate(Attach):
         super().__call__(ddp)
 
 
-WATCHERS = {"comm-hook": CommHook, "collectives": Collectives, "attach": Attach, "attach-late": AttachLate}
+class Divides(CommHook):
+    """Sabotage: divides where the reducer multiplies."""
+
+    def __call__(self, ddp):
+        commhook.Watch.scale = lambda watch, bucket: bucket.buffer().div_(watch.divisor())
+        super().__call__(ddp)
+
+
+class Multiplies(CommHook):
+    """Sabotage: multiplies where the reducer divides, and forgets that ranks leave a join."""
+
+    def __call__(self, ddp):
+        commhook.Watch.scale = lambda watch, bucket: bucket.buffer().mul_(1.0 / watch._ranks)
+        super().__call__(ddp)
+
+
+class Draws(CommHook):
+    """Sabotage: draws one random number."""
+
+    def launched(self, module, bucket, tensor, divided, parameters):
+        torch.rand(())
+        return super().launched(module, bucket, tensor, divided, parameters)
+
+
+class KeepsAGradient(CommHook):
+    """Sabotage: keeps a gradient, so that its memory outlives zero_grad."""
+
+    kept = None
+
+    def launched(self, module, bucket, tensor, divided, parameters):
+        self.kept = parameters[0].grad
+        return super().launched(module, bucket, tensor, divided, parameters)
+
+
+WATCHERS = {
+    "comm-hook": CommHook,
+    "collectives": Collectives,
+    "attach": Attach,
+    "attach-late": AttachLate,
+    "divides": Divides,
+    "multiplies": Multiplies,
+    "draws": Draws,
+    "keeps-a-gradient": KeepsAGradient,
+}
 FAULTS = guard.FAULTS

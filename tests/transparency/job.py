@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import pathlib
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -197,7 +198,9 @@ def train(case, watch):
             scaler.update()
         else:
             optimizer.step()
+        gradients = [weakref.ref(p.grad) for p in ddp.parameters() if p.grad is not None]
         optimizer.zero_grad(set_to_none=none)
+        alive.append(sum(g() is not None for g in gradients))
 
     def lbfgs_step(step):
         x, y = batch(generator)
@@ -211,6 +214,7 @@ def train(case, watch):
         optimizer.step(closure)
 
     steps = case.get("steps", 5)
+    alive = []
     if case.get("late_attach"):
         one_step(0)
         watch.late(ddp)
@@ -238,6 +242,7 @@ def train(case, watch):
         "gradients": {n: None if p.grad is None else digest(p.grad) for n, p in ddp.module.named_parameters()},
         "buffers": {n: digest(b) for n, b in ddp.module.named_buffers()},
         "optimizer": digest(state),
+        "gradients alive after zero_grad": alive,
         "scaler": scaler.get_scale() if scaler else None,
         "random": digest([torch.get_rng_state(), generator.get_state()]),
         "graphs": None if not case.get("compile") else digest(dict(torch._dynamo.utils.counters["stats"])),
@@ -304,5 +309,10 @@ for name, case in json.loads(args.cases.read_text()).items():
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / f"{dist.get_rank()}.json").write_text(json.dumps(results, indent=1))
     dist.barrier()
+if args.watch != "none":
+    import by_hand
+
+    said = {"seen": getattr(watch, "seen", 1), "faults": by_hand.FAULTS}
+    (args.out / f"{dist.get_rank()}.watch.json").write_text(json.dumps(said))
 dist.barrier()
 dist.destroy_process_group()

@@ -117,8 +117,9 @@ class JobFold:
         if fold is None:
             group = self.timeline.groups.get(key)
             ranks = group.ranks if group is not None else (state.rank,)
-            site = self.timeline.site(state.rank, record.site)
-            fold = m.ModuleFold(m.new_module(len(self._modules), record, key, ranks, site), ordinal)
+            fold = m.ModuleFold(
+                m.new_module(len(self._modules), record, key, ranks), ordinal, (state.rank, record.site)
+            )
             self._modules.append(fold)
             self.timeline.modules.append(fold.module)
         source.modules[record.id] = fold
@@ -133,6 +134,7 @@ class JobFold:
                 layouts.append(new)
             if len(layouts) == record.layout:
                 layouts.append(new)
+            layouts[record.layout].at = min(layouts[record.layout].at, record.at)
 
     def _unmanaged(self, source: Source, state: RankState, record: r.Unmanaged) -> None:
         if (fold := source.modules.get(record.module)) is not None:
@@ -299,6 +301,7 @@ class JobFold:
             tl.groups[key].collectives[rank] = self._collectives[rank, key].view
         self._touched_groups.clear()
         for fold in self._modules:
+            fold.module.site = tl.site(*fold.site)
             fold.judge(tl.ranks, self.live)
             self._steps.update(fold.module, fold.lanes)
             self._skipped.update(fold.module, fold.lanes)

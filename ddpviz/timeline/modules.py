@@ -13,7 +13,7 @@ from ddpviz.trace import records as r
 _Status = tuple[bool, "int | None", "int | None"]  # alive; joined after; pass that it is stuck in
 
 
-def new_module(number: int, record: r.Module, group: int, ranks: tuple[int, ...], site: Site) -> Module:
+def new_module(number: int, record: r.Module, group: int, ranks: tuple[int, ...]) -> Module:
     """The public Module of a rank's record."""
     return Module(
         id=number,
@@ -24,7 +24,7 @@ def new_module(number: int, record: r.Module, group: int, ranks: tuple[int, ...]
         dtype=record.dtype,
         itemsize=record.itemsize,
         options=dict(record.options),
-        site=site,
+        site=Site(),
         layouts=[],
         lanes={},
     )
@@ -33,8 +33,9 @@ def new_module(number: int, record: r.Module, group: int, ranks: tuple[int, ...]
 class ModuleFold:
     """Builds `module`: the `ordinal`-th of its group on every rank, since construction order is what DDP pairs by."""
 
-    def __init__(self, module: Module, ordinal: int) -> None:
+    def __init__(self, module: Module, ordinal: int, site: tuple[int, int]) -> None:
         self.module = module
+        self.site = site  # rank and its id of the place of construction
         self.group = module.group
         self.ordinal = ordinal
         self.lanes: dict[int, LaneFold] = {}

@@ -117,14 +117,19 @@ class Footer(_Bar):
 
     def _draw(self, width: int) -> tuple[list[Piece], list[tuple[int, int, str]]]:
         ink = roles(self.app)
+        room, kept = width - cell_len(self._note) - 2, []
+        for key in sorted(self._keys, key=lambda key: key.rank):
+            length = _length(key)
+            if length <= room:
+                room -= length
+                kept.append(key)
+        kept.sort(key=lambda key: (key.rank < 0, key.rank))  # help and quit keep their place at the end
         pieces: list[Piece] = [(" ", ink["dim"])]
         spots: list[tuple[int, int, str]] = []
-        at, room = 1, width - cell_len(self._note) - 2
-        for key in self._keys:
-            length = cell_len(key.shown) + 1 + cell_len(key.label) + 2
-            if at + length > room:
-                continue
-            pieces += [(key.shown, ink["local"] + Style(bold=True)), (f" {key.label}  ", ink["text"])]
+        at = 1
+        for key in kept:
+            length = _length(key)
+            pieces += [(key.pair or key.shown, ink["local"] + Style(bold=True)), (f" {key.label}  ", ink["text"])]
             spots.append((at, at + length, key.action))
             at += length
         pieces += [(" " * max(width - at - cell_len(self._note) - 1, 0), ink["dim"]), (self._note, ink["dim"])]
@@ -136,6 +141,10 @@ class Footer(_Bar):
             await self.app.run_action(action)
 
 
+def _length(key: Key) -> int:
+    return cell_len(key.pair or key.shown) + 1 + cell_len(key.label) + 2
+
+
 def footer_keys(keys: Iterable[Key] = KEYS) -> list[Key]:
-    """The keys with a label, most wanted first."""
-    return sorted((key for key in keys if key.label), key=lambda key: key.rank)
+    """The keys with a label."""
+    return [key for key in keys if key.label]

@@ -18,11 +18,12 @@ class Key(NamedTuple):
     help: str
     topic: str
     rank: int = 0  # the footer shows the lowest first, and what does not fit is left out
+    pair: str = ""  # how the footer writes it, where it stands for its opposite too
 
 
 KEYS = (
-    Key("space", "pause", "space", "pause", "Pause and look, or play on from here. The job itself runs on.", "Time", 1),
-    Key("left", "step(-1)", "←", "", "The micro-step (backward pass) before.", "Time"),
+    Key("space", "pause", "space", "pause", "Pause and look, or play on from here. The job itself runs on.", "Time", 0),
+    Key("left", "step(-1)", "←", "step", "The micro-step (backward pass) before.", "Time", 1, "←→"),
     Key("right", "step(1)", "→", "", "The next micro-step.", "Time"),
     Key(
         "shift+left",
@@ -34,11 +35,20 @@ KEYS = (
     ),
     Key("shift+right", "moment(1)", "⇧→", "", "The next recorded moment.", "Time"),
     Key("left_curly_bracket", "event(-1)", "{", "", "The event before: a finding, else an optimizer step.", "Time"),
-    Key("right_curly_bracket", "event(1)", "}", "", "The next event: a finding, else an optimizer step.", "Time"),
+    Key(
+        "right_curly_bracket",
+        "event(1)",
+        "}",
+        "event",
+        "The next event: a finding, else an optimizer step.",
+        "Time",
+        2,
+        "{ }",
+    ),
     Key("comma", "window(-1)", ",", "", "The window (accumulation) before.", "Time"),
     Key("full_stop", "window(1)", ".", "", "The next window.", "Time"),
     Key("home", "first", "Home", "", "The first micro-step.", "Time"),
-    Key("end", "live", "End", "live", "The newest one; follow the job live.", "Time", 4),
+    Key("end", "live", "End", "live", "The newest one; follow the job live.", "Time", 3),
     Key("left_square_bracket", "speed(-1)", "[", "", "Play slower: down to a hundredth of real time.", "Time"),
     Key("right_square_bracket", "speed(1)", "]", "", "Play faster: up to a hundred times real time.", "Time"),
     Key("o", "one_a_second", "o", "", "Play one pass a second, however fast it was.", "Time"),
@@ -49,18 +59,18 @@ KEYS = (
     ),
     Key("enter", "drill", "Enter", "open", "Open the pass under the cursor (Backward).", "Views", 5),
     Key("escape", "back", "Esc", "", "Back to where you were.", "Views"),
-    Key("z", "zoom_panel", "z", "", "One panel fills the screen; again: all of them.", "Views"),
+    Key("z", "zoom_panel", "z", "maximise", "One panel fills the screen; again: all of them.", "Views", 7),
     Key("m", "module", "m", "", "The next DDP module, if there are several.", "Views"),
-    Key("slash", "filter", "/", "", "Filter ranks, layers and output by text.", "Views"),
+    Key("slash", "filter", "/", "filter", "Filter ranks, layers and output by text.", "Views", 8),
     Key("plus,equals_sign", "zoom(1)", "+", "", "Zoom in on the timeline.", "Timeline"),
-    Key("minus", "zoom(-1)", "-", "", "Zoom out: a cell covers more micro-steps.", "Timeline"),
+    Key("minus", "zoom(-1)", "-", "zoom", "Zoom out: a cell covers more micro-steps.", "Timeline", 6, "+ -"),
     Key("up", "rank(-1)", "↑", "", "The rank above.", "Timeline"),
     Key("down", "rank(1)", "↓", "", "The rank below.", "Timeline"),
-    Key("question_mark,f1", "help", "?", "help", "This help.", "Everything else", 0),
+    Key("question_mark,f1", "help", "?", "help", "This help.", "Everything else", -2),
     Key("a", "motion", "a", "", "Motion of Levels on or off.", "Everything else"),
     Key("ctrl+p", "command_palette", "ctrl+p", "", "Every command by name, and the themes.", "Everything else"),
     Key("t", "next_theme", "t", "", "The next theme: dark, light, contrast, 16 colours.", "Everything else"),
     Key("s", "screenshot_svg", "s", "", "Save a picture of the screen (SVG).", "Everything else"),
-    Key("q", "quit_job", "q", "quit", "Quit. A job that ddpviz started ends with it.", "Everything else", 2),
+    Key("q", "quit_job", "q", "quit", "Quit. A job that ddpviz started ends with it.", "Everything else", -1),
     Key("ctrl+c", "interrupt", "ctrl+c", "", "Quit at once.", "Everything else"),
 )

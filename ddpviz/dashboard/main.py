@@ -120,6 +120,8 @@ class Main(Screen[None]):
         if snap is None:
             return
         if snap is not self._snap:
+            if self._snap is None and not snap.running:
+                self.cursor = replace(self.cursor, live=False, index=1 << 40)  # a recording opens at its end
             self._snap = snap
             self.cursor = play.settle(snap.tl, self.cursor, motion=self.motion)
         self.cursor = play.advance(snap.tl, self.cursor, min(passed, 0.25), running=snap.running)

@@ -44,8 +44,8 @@ def before_the_module(tl: Timeline) -> str:
     """Until a DDP module exists."""
     if not tl.ranks:
         count = tl.run.world_size
-        who = f"{plural(count, 'rank')} of Python" if count else "The job"
-        return f"{who} start{'s' if count == 1 or not count else ''} and import{'s' if count == 1 or not count else ''} torch; that takes a few seconds."
+        who = plural(count, "rank") if count else "the job"
+        return f"Python starts in {who} and imports torch; that takes a few seconds."
     doing = {state.stack.doing for state in tl.ranks.values() if state.stack is not None}
     if "init_process_group" in doing:
         waiting = ranges(k for k, s in tl.ranks.items() if s.stack and s.stack.doing == "init_process_group")
@@ -142,7 +142,10 @@ def _local(tl: Timeline, module: Module, index: int) -> str:
     if values and len(values) <= 4:
         grown = ": " + ", ".join(f"rank {k} holds {norm(v)}" for k, v in values.items())
     added = "the first of its window" if first == index else f"number {index - first + 1} of its window"
-    return f"Micro-step {index}{why or ' stayed local'}, {added}. Each rank added its own gradients; nothing was sent{grown}."
+    return (
+        f"Micro-step {index}{why or ' stayed local'}, {added}. "
+        f"Each rank added its own gradients; nothing was sent{grown}."
+    )
 
 
 def _norms(module: Module, index: int, column: str, flag: int) -> dict[int, float]:
@@ -183,9 +186,15 @@ def _stepped(tl: Timeline, module: Module, step: Step, index: int) -> str:
         return f"Step {number}{at}: the optimizer used this rank's gradients; there is nobody to average with."
     apart = " The replicas are now different models." if part.replicas is Replicas.DIVERGED else ""
     if part.gradients is Gradients.STALE:
-        return f"Step {number}{at}: gradients were added after the all-reduce and never averaged; each rank stepped with its own.{apart}"
+        return (
+            f"Step {number}{at}: gradients were added after the all-reduce and never averaged; "
+            f"each rank stepped with its own.{apart}"
+        )
     if part.gradients is Gradients.MIXED:
-        return f"Step {number}{at}: a part of the gradients was averaged, a part was not; the ranks stepped differently.{apart}"
+        return (
+            f"Step {number}{at}: a part of the gradients was averaged, a part was not; "
+            f"the ranks stepped differently.{apart}"
+        )
     first = _window(module, index)[0]
     passes = f"micro-steps {first} to {index}" if first < index else f"micro-step {index}"
     return f"Step {number}{at}: each rank stepped with its own gradients; {passes} ran without an all-reduce.{apart}"

@@ -57,11 +57,9 @@ def used(module: Module, index: int) -> int | None:
 
 def last_moment(module: Module) -> int:
     """The newest thing known about the module."""
-    index = module.passes - 1
+    index = max((len(lane.passes) for lane in module.lanes.values()), default=0) - 1
     reached = span(module, index)
-    if reached is None:
-        return 0
-    return max(reached[1], used(module, index) or 0)
+    return 0 if reached is None else max(rest(module, index), used(module, index) or 0)
 
 
 def pass_at(module: Module, time: int) -> int:
@@ -141,7 +139,7 @@ def rest(module: Module, index: int) -> int:
     """The moment at which a paused cursor shows a pass: when its last rank returned from backward."""
     reached = span(module, index)
     wire = all_reduce_span(module, index)
-    return 0 if reached is None else max(reached[1], wire[1] if wire else 0)
+    return last_moment(module) if reached is None else max(reached[1], wire[1] if wire else 0)
 
 
 def goto(tl: Timeline, cursor: Cursor, index: int, *, module: int | None = None, rank: int | None = None) -> Cursor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpviz.timeline.model import Lane, Module, Timeline
@@ -40,6 +41,7 @@ class Demo:
     name: str
     summary: str  # what it shows, one line
     job: Callable[[], Job]  # makes the job, not yet started
+    source: Path | None = None  # its script, shown beside the list
 
 
 def module_of(tl: Timeline, cursor: Cursor) -> Module | None:

@@ -43,7 +43,18 @@ MARK_OF_TICK = {
     c.Tick.STALE: M.STALE_STEP,
     c.Tick.WRONG: M.WRONG_STEP,
 }
-SHORT = {M.WRONG_STEP: "wrong step", M.STALE_STEP: "stale step", M.LOCAL: "local", M.LOCAL_STEP: "local step"}
+SHORT = {
+    M.LOCAL: "local",
+    M.WRONG_STEP: "wrong step",
+    M.STALE_STEP: "stale step",
+    M.LOCAL_STEP: "local step",
+    M.SKIPPED: "skipped",
+    M.PARTIAL: "partly",
+    M.UNFINISHED: "unfinished",
+    M.ABSENT: "not run",
+    M.DEAD: "died",
+    M.MIXED: "disagree",
+}
 ALWAYS = (M.LOCAL, M.SYNCED, M.STEP, M.WRONG_STEP)
 
 

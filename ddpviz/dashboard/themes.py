@@ -1,8 +1,8 @@
 """Themes, and the colour roles that every widget draws with. Colours are Okabe-Ito: told apart by colour-blind eyes.
 
 In CSS a role is `$local`, `$synced`, `$running`, `$waiting`, `$partial`, `$step`, `$wrong`, `$dim`, `$track`,
-`$cursor`, `$text`, `$strong`. Line API widgets take `roles(self.app)`, a Rich style for each of them, and clear what they cached
-when the theme changes (`self.app.theme` is a good part of a cache's key).
+`$cursor`, `$text`, `$strong`. Line API widgets take `roles(self.app)`, a Rich style for each of them, and clear what
+they cached when the theme changes (`self.app.theme` is a good part of a cache's key).
 """
 
 from __future__ import annotations

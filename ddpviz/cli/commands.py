@@ -38,7 +38,9 @@ def demo(options: argparse.Namespace) -> int:
     from ddpviz.dashboard import run_app
     from ddpviz.dashboard.state import Demo
 
-    choices = [Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path)) for demo in demo_scripts()]
+    choices = [
+        Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path), demo.path) for demo in demo_scripts()
+    ]
     return run_app(None, None, demos=choices)
 
 

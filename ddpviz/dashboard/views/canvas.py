@@ -7,6 +7,7 @@ Looks are words, such as "wrong bold" or "rank:2", and turn into colours only wh
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -234,13 +235,19 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
                 self._later = self.set_timer(wait, self._late)
             return
         width, height = self.scrollable_content_region.size
-        canvas = self.paint(width, height)
-        if canvas.height > height and not self.show_vertical_scrollbar and self.styles.overflow_y == "auto":
-            canvas = self.paint(width - self.styles.scrollbar_size_vertical, height)
+        with self._quiet_feed():
+            canvas = self.paint(width, height)
+            if canvas.height > height and not self.show_vertical_scrollbar and self.styles.overflow_y == "auto":
+                canvas = self.paint(width - self.styles.scrollbar_size_vertical, height)
         self._drawn, self._eager, self._drawn_at = key, eager, monotonic()
         self.canvas, self._strips = canvas, {}
         self.virtual_size = Size(canvas.width, canvas.height)
         self.refresh()
+
+    def _quiet_feed(self) -> AbstractContextManager[Any]:
+        """Held while drawing: the app's feed folds in a thread of its own, and a redraw may come from a timer."""
+        lock: AbstractContextManager[Any] | None = getattr(getattr(self.app, "feed", None), "lock", None)
+        return lock if lock is not None else nullcontext()
 
     def _late(self) -> None:
         self._later = None

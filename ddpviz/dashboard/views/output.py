@@ -164,7 +164,7 @@ class Bar(ScrollView):
                 self.parent.choose(name)
 
 
-class OutputView(Vertical):
+class OutputView(Vertical, can_focus=True):
     """Tabs, and the lines of the chosen log."""
 
     DEFAULT_CSS = "OutputView { height: 1fr; width: 1fr; }"
@@ -177,6 +177,7 @@ class OutputView(Vertical):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
+        self.run_dir: Path | None = None  # may be set before it is mounted, instead of calling `follow`
         self._logs: Logs | None = None
         self._busy = False
         self._forget()
@@ -198,9 +199,8 @@ class OutputView(Vertical):
 
     def on_mount(self) -> None:
         self.set_interval(EVERY, self._look)
-        run_dir = getattr(self.app, "run_dir", None)
-        if self._logs is None and isinstance(run_dir, Path):
-            self.follow(run_dir)
+        if self._logs is None and self.run_dir is not None:
+            self.follow(self.run_dir)
         self._refill()
 
     def on_show(self) -> None:
@@ -214,7 +214,7 @@ class OutputView(Vertical):
     # -- for the app
 
     def follow(self, run_dir: Path) -> None:
-        """Show the output of this run. Without a call, that of the app's `run_dir`."""
+        """Show the output of this run."""
         if self._logs is None or run_dir != self._logs.run_dir:
             self._logs = Logs(run_dir)
             self._forget()

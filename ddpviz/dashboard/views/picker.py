@@ -54,6 +54,11 @@ def source_of(demo: Demo) -> str:
         return f"# {demo.source} cannot be read: {error.strerror}"
 
 
+def loop_of(source: str) -> int:
+    """The row of the training loop, which is what a demo is about: its first `for` outside all functions, else 0."""
+    return next((row for row, line in enumerate(source.splitlines()) if line.startswith("for ")), 0)
+
+
 class Demos(Drawing):
     """The list of demos."""
 
@@ -110,14 +115,14 @@ class DemoPicker(Screen[None]):
     DemoPicker.-narrow #demos { width: 1fr; }
     DemoPicker.-wide #demos { width: 46; }
     """
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (110, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-normal"), (110, "-wide")]  # noqa: RUF012 (as Screen declares it)
 
     def __init__(self, demos: Sequence[Demo]) -> None:
         super().__init__()
         self.demos = tuple(demos)
 
     def compose(self) -> ComposeResult:
-        title = "[b]ddpviz[/b]  what DistributedDataParallel really does with gradients, in a real job on this machine"
+        title = "[b]ddpviz[/b]  watch DistributedDataParallel at work, in a real job"
         yield Static(title, id="title")
         with Horizontal(id="panes"):
             yield Demos(self.demos)
@@ -138,8 +143,9 @@ class DemoPicker(Screen[None]):
             return
         demo = self.demos[self.query_one(Demos).chosen]
         pane.border_title = demo.source.name if demo.source is not None else demo.name
-        text.update(highlight(source_of(demo), language="python"))
-        pane.scroll_home(animate=False)
+        source = source_of(demo)
+        text.update(highlight(source, language="python"))
+        self.call_after_refresh(pane.scroll_to, y=loop_of(source), animate=False)
 
     def action_move(self, by: int) -> None:
         demos = self.query_one(Demos)

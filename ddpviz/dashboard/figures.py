@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddpviz.dashboard.format import percent, size
-from ddpviz.export.report import agreement, noise_scale, traffic
 from ddpviz.timeline.model import Module
+from ddpviz.timeline.trends import agreement, noise_scale, traffic
 
 
 def figures(module: Module) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpviz.export import words
-from ddpviz.export.report import traffic
 from ddpviz.findings.model import Finding
 from ddpviz.timeline import model as m
+from ddpviz.timeline.trends import traffic
 from ddpviz.trace import records as r
 from ddpviz.trace.text import clean
 

@@ -13,11 +13,11 @@ from importlib.resources import files
 
 from ddpviz.export import words
 from ddpviz.export.chart import norms
-from ddpviz.export.report import agreement, noise_scale, traffic
 from ddpviz.export.source import source
 from ddpviz.export.svg import STYLE, to_svg
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline import model as m
+from ddpviz.timeline.trends import agreement, noise_scale, traffic
 from ddpviz.trace.text import clean
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -16,6 +16,7 @@ import numpy as np
 from ddpviz.export import words
 from ddpviz.findings.model import Finding
 from ddpviz.timeline import model as m
+from ddpviz.timeline.trends import agreement, noise_scale, traffic
 from ddpviz.trace import records as r
 
 SCHEMA = "ddpviz.report/1"
@@ -230,78 +231,6 @@ def bucket_bytes(module: m.Module, layout: int, index: int) -> int | None:
     if layout < len(module.layouts) and index < len(module.layouts[layout].bytes):
         return module.layouts[layout].bytes[index]
     return None
-
-
-# --- traffic, agreement, noise ---------------------------------------------------------------------------------------
-
-
-def traffic(module: m.Module) -> tuple[int, int]:
-    """Bytes that one rank put through the reducer's collectives, and bytes its local passes would have sent.
-
-    The rank that sent most stands for all. A pass that would have synchronised sends what this rank's synchronised
-    passes sent in the median (so a compressing hook counts as what it sends), else the buckets' own bytes.
-    """
-    most = (0, 0)
-    for lane in module.lanes.values():
-        per_pass = np.zeros(len(lane.passes), np.int64)
-        known = lane.buckets["pass"] < len(per_pass)
-        np.add.at(per_pass, lane.buckets["pass"][known].astype(np.int64), lane.buckets["wire_bytes"][known])
-        synced = per_pass[lane.sync == m.Sync.SYNCED]
-        whole = (
-            float(np.median(synced)) if len(synced) else float(sum(module.layouts[-1].bytes if module.layouts else ()))
-        )
-        local = int(np.count_nonzero(lane.sync == m.Sync.LOCAL))
-        most = max(most, (int(per_pass.sum()), round(local * whole)))
-    return most
-
-
-def synced_norms(module: m.Module) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Of the passes all-reduced and measured on every rank: local norms [ranks, passes] and the mean's norm [passes].
-
-    Passes under a communication hook of the user's are left out: what comes back need not be the mean.
-    """
-    lanes = [module.lanes[rank] for rank in module.ranks if rank in module.lanes]
-    count = min((len(lane.passes) for lane in lanes), default=0)
-    if len(lanes) < 2 or len(lanes) < len(module.ranks) or not count or module.hook:
-        return np.zeros((0, 0)), np.zeros(0)
-    both = int(r.PassFlag.HAS_LOCAL_NORM | r.PassFlag.HAS_NORM)
-    use = module.verdicts[:count] == m.Sync.SYNCED
-    for lane in lanes:
-        rows = lane.passes[:count]
-        use &= (rows["flags"] & both) == both
-        use &= np.isfinite(rows["local_norm"]) & np.isfinite(rows["norm"])
-    return np.stack([lane.passes["local_norm"][:count][use] for lane in lanes]), lanes[0].passes["norm"][:count][use]
-
-
-def agreement(module: m.Module) -> float | None:
-    """How far the ranks' gradients point the same way: the mean gradient's norm over the mean of the local norms.
-
-    The median over all-reduced passes. 1: all the same direction; 1/sqrt(N): as if independent noise. None with one
-    rank, or if no such pass was measured.
-    """
-    local, norm = synced_norms(module)
-    means = local.mean(axis=0) if local.size else np.zeros(0)
-    ratios = norm[means > 0] / means[means > 0]
-    return float(np.median(ratios)) if len(ratios) else None
-
-
-def noise_scale(module: m.Module) -> float | None:
-    """The simple gradient noise scale tr(S)/|G|^2, counted in one rank's share of a window.
-
-    McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1: with B_small = 1 (a rank's
-    share) and B_big = N (the mean over the ranks), |G|^2 = (N |g_big|^2 - |g_small|^2) / (N - 1) and
-    S = (|g_small|^2 - |g_big|^2) / (1 - 1/N), each averaged over the passes before the ratio is taken. Times the number
-    of samples a rank puts into a window it is the noise scale in samples, which ddpviz cannot know. None with one
-    rank, if no pass was measured, or where the estimate of |G|^2 is not positive (all noise).
-    """
-    local, norm = synced_norms(module)
-    if not local.size:
-        return None
-    ranks = len(local)
-    small, big = float(np.mean(local**2)), float(np.mean(norm**2))
-    signal = (ranks * big - small) / (ranks - 1)
-    noise = (small - big) / (1 - 1 / ranks)
-    return max(noise, 0.0) / signal if signal > 0 else None
 
 
 # --- steps and findings ----------------------------------------------------------------------------------------------

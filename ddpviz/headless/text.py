@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from ddpviz.export import words
-from ddpviz.export.report import traffic
 from ddpviz.export.source import source
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.headless.console import Console
 from ddpviz.headless.outcome import Outcome, worst_first
 from ddpviz.timeline import model as m
+from ddpviz.timeline.trends import traffic
 from ddpviz.trace.text import clean
 
 MARKS = {Severity.ERROR: "✗", Severity.WARNING: "▲", Severity.INFO: "·"}

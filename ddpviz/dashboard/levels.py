@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ddpviz.dashboard.playback import all_reduce_span, pass_at
+from ddpviz.dashboard import playback
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
 from ddpviz.trace import records as r
@@ -65,8 +65,8 @@ class Levels:
 
 def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | None = None) -> Levels:
     """The levels at `time` (ns on the run's clock)."""
-    index = pass_at(module, time)
-    wire = all_reduce_span(module, index) if index >= 0 else None
+    index = playback.pass_at(module, time)
+    wire = playback.all_reduce_span(module, index) if index >= 0 else None
     mean: float | None = None
     moving: set[int] = set()
     done: dict[int, int] = {}
@@ -84,9 +84,10 @@ def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | No
                     done[number] = done.get(number, 0) + 1
             if mean is None and index < len(lane.passes) and lane.sync[index] == Sync.SYNCED:
                 mean = _measured(lane, index, "norm")
+    rest = playback.rest(module, index) if index >= 0 else 0
     finished = sum(1 for number in range(buckets) if number in done and number not in moving)
     return Levels(
-        levels=tuple(_level(module.lanes[rank], rank, time) for rank in module.ranks if rank in module.lanes),
+        levels=tuple(_level(module.lanes[rank], rank, time, index, rest) for rank in module.ranks if rank in module.lanes),
         index=index,
         moving=tuple(sorted(moving)),
         done=finished,
@@ -111,8 +112,14 @@ def _measured(lane: Lane, index: int, column: str) -> float | None:
     return float(row[column]) if int(row["flags"]) & flag else None
 
 
-def _cleared(lane: Lane, index: int, time: int) -> bool:
-    """Whether the gradients that pass `index` left had been cleared by `time`."""
+def _cleared(lane: Lane, index: int, time: int, rest: int) -> bool:
+    """Whether the gradients that pass `index` left had been cleared by `time`.
+
+    A rank that is microseconds ahead clears while the others still return from backward; it is drawn as emptied only
+    once they all have (`rest`), so that there is a moment at which the levels are seen to have met.
+    """
+    if time <= rest:
+        return False
     after = lane.clears["after"]
     lo, hi = np.searchsorted(after, [index, index + 1])
     return bool((lane.clears["at"][lo:hi] <= time).any())
@@ -127,15 +134,16 @@ def _before(lane: Lane, index: int) -> float | None:
     return _measured(lane, index - 1, "norm")
 
 
-def _level(lane: Lane, rank: int, time: int) -> Level:
+def _level(lane: Lane, rank: int, time: int, newest: int, rest: int) -> Level:
     index = int(np.searchsorted(lane.passes["begin"], time, side="right")) - 1
     if index < 0:
         return Level(rank, None, ())
     row = lane.passes[index]
+    rest = rest if index == newest else 0
     local = _measured(lane, index, "local_norm")
     if local is None:
-        return Level(rank, None, (), empty=_cleared(lane, index, time))
-    if _cleared(lane, index, time):
+        return Level(rank, None, (), empty=_cleared(lane, index, time, rest))
+    if _cleared(lane, index, time, rest):
         return Level(rank, 0.0, (), empty=True)
     before = _before(lane, index)
     begin, end = int(row["begin"]), max(int(row["end"]), int(row["begin"]) + 1)
@@ -149,7 +157,7 @@ def _level(lane: Lane, rank: int, time: int) -> Level:
         synced = lane.sync[index] == Sync.SYNCED and time >= end and after is not None
         square = after * after if synced and after is not None else reached
         parts = (Part(-1, square, Phase.SYNCED if synced else Phase.LOCAL),)
-    if _stepped_wrongly(lane, index, time):
+    if _stepped_wrongly(lane, index, time) and time > rest:
         parts = tuple(Part(p.bucket, p.square, Phase.WRONG) for p in parts)
     total = sum(part.square for part in parts)
     return Level(rank, math.sqrt(total) if total >= 0 else math.nan, parts)

@@ -90,10 +90,10 @@ def _bars(
     count = max(len(now.levels), 1)
     gap = 1 if height >= 2 * count - 1 and count > 1 else 0
     thick = max((height - gap * (count - 1)) // count, 1)
-    if thick > 4:
-        gap = min(2, (height - thick * count) // max(count - 1, 1) + 1)
-        thick = max((height - gap * (count - 1)) // count, 1)
-    thick = min(thick, 6)
+    if thick > 4 and count > 1:
+        gap = thick // 3
+        thick = (height - gap * (count - 1)) // count
+    thick = min(thick, 8)
     at = None if all(level.empty for level in now.levels) else _place(now.mean, top, room)
     out: list[list[Piece]] = []
     for number, level in enumerate(now.levels):

@@ -35,13 +35,18 @@ class Plan(NamedTuple):
     story: int
 
 
-def plan(width: int, height: int, ranks: int) -> Plan:
-    """Share `height` lines: the timeline takes what its ranks need, Levels what shows them well, the text the rest."""
+def plan(width: int, height: int, ranks: int, trouble: bool = False) -> Plan:
+    """Share `height` lines: the timeline takes what its ranks need, Levels what shows them well, the text the rest.
+
+    With `trouble` there is a finding, a hang or a failure to tell of, which takes more text.
+    """
     ranks = max(ranks, 1)
     wide = width >= WIDE
-    story = 6 if wide else 7
-    if wide and height >= 44:
+    story = 8 if trouble else 6 if wide else 5
+    if wide and trouble and height >= 34:
         story = 9
+    if height >= 48:
+        story = 12 if trouble else 8
     left = height - story
     bare = ranks + 5  # borders, ruler, steps, whole run, legend: a line a rank
     if left - bare >= 3 * ranks + 8:
@@ -53,8 +58,8 @@ def plan(width: int, height: int, ranks: int) -> Plan:
     sync = min(sync, max(left - 5, left * 3 // 5, 6))
     if left - sync < 4:
         sync = left  # no room for Levels at all
-    if wide and left - sync > 24:
-        sync = min(left - 24, sync * 2)
+    if wide and left - sync > 30 and ranks <= 4:
+        sync = 4 * ranks + 7
     return Plan(wide, sync, left - sync, story)
 
 
@@ -130,7 +135,8 @@ class Overview(Container):
             self._tell_start(snap, here)
             return
         assert module is not None
-        self._arrange(len(module.ranks))
+        trouble = here.state in (State.WAITING, State.FAILED) or any(f.severity.word != "info" for f in snap.findings)
+        self._arrange(len(module.ranks), trouble)
         self.sync.show(tl, cursor, snap.findings)
         self.levels.show(tl, cursor, snap.findings)
         if self._norms is not None and self._norms.region.width:
@@ -181,8 +187,8 @@ class Overview(Container):
     def on_resize(self) -> None:
         self.retell()
 
-    def _arrange(self, ranks: int) -> None:
-        wanted = plan(self.size.width, self.size.height, ranks)
+    def _arrange(self, ranks: int, trouble: bool) -> None:
+        wanted = plan(self.size.width, self.size.height, ranks, trouble)
         if wanted == self._plan or not self.size.height:
             return
         self._plan = wanted

@@ -23,7 +23,7 @@ from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Module, Timeline
 
-ZOOMS = ((6, 1), (4, 1), (2, 1), (1, 1), *((1, 2**i) for i in range(1, 24)))  # (cells of a column, passes in it)
+ZOOMS = ((10, 1), (6, 1), (4, 1), (2, 1), (1, 1), *((1, 2**i) for i in range(1, 24)))  # (cells of a column, passes in it)
 MIX = "▁▂▃▄▅▆▇"  # part of a column's passes was all-reduced: the higher, the more
 
 MARK_OF_CELL = {
@@ -87,7 +87,7 @@ class SyncTimeline(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._zoom = 0
+        self._zoom = 1
         self._first: int | None = None  # first visible pass, where the wheel moved the view off the cursor
         self._shown_first = 0
         self._told: tuple[Timeline, Cursor, list[Finding]] | None = None
@@ -267,9 +267,7 @@ class SyncTimeline(Widget):
     ) -> None:
         if pitch >= 4:
             body = pitch - 2
-            at = column * pitch + max((body - len(text)) // 2 + (1 if pitch == 6 else 0), 0)
-            if pitch == 6 and len(text) == 3:
-                at = column * pitch + 1
+            at = column * pitch + max((body - len(text) + (1 if pitch >= 6 else 0)) // 2, 0)
         else:
             at = column * pitch
         at = max(min(at, len(chars) - len(text)), 0)
@@ -299,8 +297,8 @@ class SyncTimeline(Widget):
                 tick = MARK_OF_TICK[c.Tick(mark)]
                 sign, sign_style = tick.glyph, ink[tick.role] + Style(bold=True)
             bar = ("│" if grid.bounds[column] else " ", ink["track"])
-            if pitch == 6:
-                body: list[Piece] = [(" ", style), (glyph * 3, style), (sign if first_line else " ", sign_style), bar]
+            if pitch >= 6:
+                body: list[Piece] = [(" ", style), (glyph * (pitch - 3), style), (sign if first_line else " ", sign_style), bar]
             elif pitch == 4:
                 body = [(glyph * 2, style), (sign if first_line else " ", sign_style), bar]
             elif pitch == 2:
@@ -340,7 +338,7 @@ class SyncTimeline(Widget):
                     chars[at + i], styles[at + i] = char, ink["step"]
                 free = end + 1
         for column in np.flatnonzero(grid.mixed[: grid.columns]).tolist():
-            at = column * pitch + (1 if pitch == 6 else 0)
+            at = column * pitch + (1 if pitch >= 6 else 0)
             chars[at], styles[at] = M.MIXED.glyph, ink[M.MIXED.role] + Style(bold=True)
         return list(zip(chars, styles, strict=True))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.style import Style
 from textual.color import Color
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -146,7 +146,7 @@ THEMES = (
         panel="ansi_default",
         boost="ansi_default",
         dark=True,
-        variables={**ANSI, "border": "ansi_bright_black", "border-blurred": "ansi_bright_black"},
+        variables={**BUILTIN_THEMES["ansi-dark"].variables, **ANSI, "border": "ansi_bright_black", "border-blurred": "ansi_bright_black"},
     ),
     Theme(
         name="ddpviz-ansi-light",
@@ -163,7 +163,7 @@ THEMES = (
         panel="ansi_default",
         boost="ansi_default",
         dark=False,
-        variables={**ANSI_LIGHT, "border": "ansi_white", "border-blurred": "ansi_white"},
+        variables={**BUILTIN_THEMES["ansi-light"].variables, **ANSI_LIGHT, "border": "ansi_white", "border-blurred": "ansi_white"},
     ),
 )
 

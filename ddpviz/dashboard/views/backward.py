@@ -240,9 +240,7 @@ def _scale(lanes: list[Lane], index: int, left: int, width: int) -> Scale:
 
 def _draw_axis(canvas: Canvas, scale: Scale) -> None:
     length = scale.per_cell * scale.width
-    unit, name = next(
-        (u, n) for u, n in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")) if length >= 2 * u or u == 1.0
-    )
+    unit, name = next((u, n) for u, n in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")) if length >= u or u == 1.0)
     y = canvas.line("")
     behind = 0
     for value in ticks(0.0, length / unit, max(scale.width // 9, 2)):

@@ -163,6 +163,8 @@ def _draw_none(canvas: Canvas, height: int, tl: Timeline, findings: list[Finding
         words, look = ["No DDP module was seen: nothing to judge." if over else "No DDP module yet."], "dim"
     elif not passes:
         words, look = ["No backward pass was seen." if over else "No backward pass yet."], "dim"
+    elif tl.run.status in ("failed", "hung", "interrupted"):
+        words, look = [f"No finding in {seen}; the job itself {_ended(tl)}.", "Its own words are in Output."], "wrong"
     else:
         words = [f"{M.GOOD.glyph} Nothing wrong in {seen}" + ("." if over else " so far.")]
         look = "synced"
@@ -170,6 +172,12 @@ def _draw_none(canvas: Canvas, height: int, tl: Timeline, findings: list[Finding
     for word in words:
         for row in wrap(word, canvas.width - 4):
             canvas.line((row.center(canvas.width).rstrip(), look))
+
+
+def _ended(tl: Timeline) -> str:
+    if tl.run.status == "failed":
+        return "failed" + (f" (exit code {tl.run.exit_code})" if tl.run.exit_code else "")
+    return "hangs" if tl.run.status == "hung" else "was interrupted"
 
 
 class FindingsView(Drawing):

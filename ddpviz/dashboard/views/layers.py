@@ -133,7 +133,7 @@ def _draw_table(
     canvas: Canvas, module: Module, data: Table, rows: list[int], verdict: Sync, chosen: int | None
 ) -> None:
     names, prefix = _short_names([module.params[i].name for i in rows], canvas.width // 3)
-    after = 22 if verdict is Sync.LOCAL else 12
+    after = 15
     room = canvas.width - 3 - 6 - after  # without name: size, after
     name = min(max(len(word) for word in names), max(room // 3, 12))
     each = (room - name - 1) // max(len(data.ranks), 1)
@@ -168,7 +168,7 @@ def _draw_table(
                 column = data.ranks.index(chosen)
                 _draw_cell(canvas, x + 2 * (NUMBER + 8), y, NUMBER + 1, data, i, column, top, chosen)
         _draw_after(canvas, behind + 1, y, data, i, verdict, param.managed, param.reason)
-        if bucket is not None and bucket != last and canvas.width - behind > after + 4:
+        if bucket is not None and bucket != last and canvas.width - behind > after + 12:
             canvas.put(canvas.width - 10, y, f"bucket {bucket}", "dim")
         last = bucket
 

@@ -122,7 +122,7 @@ def _split(arguments: list[str], takes_value: set[str]) -> tuple[list[str], list
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="ddpviz", description=_ABOUT, epilog=_GUIDE)
     parser.add_argument("--version", action="version", version=f"ddpviz {__version__}")
-    group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    group = parser.add_subparsers(title="commands", metavar="COMMAND")
     verbs: dict[str, Parser] = {}
 
     def verb(

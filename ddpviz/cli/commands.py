@@ -28,7 +28,7 @@ def demo(options: argparse.Namespace) -> int:
         for script in demo_scripts():
             print(f"{script.name:<{width}}  {script.summary}")
         if not options.list:
-            print("start one with `ddpviz demo NAME`", file=sys.stderr)
+            complain("start one with `ddpviz demo NAME`")
         return 0
     if options.job:
         name, *args = options.job
@@ -51,11 +51,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    from ddpviz.launch import Job
+    from ddpviz.launch import Job, validate
 
     spec = _job_spec(options)
+    validate(spec)
     from ddpviz.headless import check
+    from ddpviz.headless.ci import unwritable
 
+    if options.json not in (None, "-") and (problem := unwritable(Path(options.json))):
+        return complain(problem)  # before a run folder is made for nothing
     return check(
         Job(spec), json=options.json, format=options.format, fail_on=options.fail_on, hang_after=options.hang_after
     )
@@ -85,8 +89,7 @@ def runs(options: argparse.Namespace) -> int:
         return complain(f"no such folder: {base}", UNREADABLE)
     found = list_runs(base)
     if not found:
-        print(f"no runs in {base or runs_base()}; start one with `ddpviz demo` or `ddpviz run`", file=sys.stderr)
-        return 0
+        return complain(f"no runs in {base or runs_base()}; start one with `ddpviz demo` or `ddpviz run`", 0)
     rows = [("RUN", "STARTED", "STATUS", "RANKS", "COMMAND")]
     for run in found:
         started = time.localtime(run.started_wall_ns / 1e9) if run.started_wall_ns else None

@@ -19,7 +19,7 @@ from typing import Any
 from ddpviz.launch import outcome
 from ddpviz.launch.backend import Backend, choose, cuda_devices, default_ranks
 from ddpviz.launch.environment import job_environment
-from ddpviz.launch.spec import JobError, JobSpec, validate
+from ddpviz.launch.spec import JobError, JobSpec, find_command, validate
 from ddpviz.trace.reader import RunError
 from ddpviz.trace.rundir import create_run, update_run
 
@@ -150,7 +150,8 @@ class Job:
 
     def _command(self) -> list[str]:
         if self.ranks is None:
-            return list(self.spec.command)
+            name, *args = self.spec.command
+            return [find_command(name) or name, *args]
         logs = self.run_dir / "logs"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost"]
         torchrun += ["--nproc-per-node", str(self.ranks), "--log-dir", str(logs / "elastic"), "--no-python"]

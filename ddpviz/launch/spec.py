@@ -60,7 +60,7 @@ def _check_command(spec: JobSpec) -> None:
     name = spec.command[0]
     if not name:
         raise JobError("the command behind -- is empty")
-    if shutil.which(name) is None:
+    if find_command(name) is None:
         if Path(name).is_dir():
             raise JobError(f"{name} is a folder, not a command")
         if Path(name).exists():
@@ -88,8 +88,13 @@ def _check_script(script: Path) -> None:
         raise JobError(f"{script} is no Python script; to run it as a command: ddpviz run -- {script}")
 
 
+def find_command(name: str) -> str | None:
+    """The file that a command means: on PATH, or beside the Python that runs ddpviz (a venv need not be activated)."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
 def _is_command(script: Path) -> bool:
-    return len(script.parts) == 1 and shutil.which(str(script)) is not None
+    return len(script.parts) == 1 and find_command(str(script)) is not None
 
 
 def _check_ranks(nproc: int | None, cores: int) -> None:

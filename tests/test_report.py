@@ -75,21 +75,24 @@ def test_what_happened_is_what_the_cluster_did(tmp_path: Path) -> None:
         (2, "stale", "diverged", [11, 11], 0),
     ]
     synced = found["modules"][0]["backwards"][3]["ranks"][1]
-    assert not synced["no_sync_forward"] and not synced["no_sync_backward"]
+    assert not synced["no_sync_forward"]
+    assert not synced["no_sync_backward"]
     assert synced["norm"] < synced["local_norm"]
     assert [b["index"] for b in synced["buckets"]] == list(range(len(synced["buckets"])))
     for bucket in synced["buckets"]:
         assert bucket["ready_ns"] <= bucket["launch_ns"] <= bucket["done_ns"]
         assert bucket["wire_bytes"] == bucket["bytes"] > 0
     local = found["modules"][0]["backwards"][0]["ranks"][0]
-    assert local["no_sync_forward"] and local["norm"] == local["local_norm"]
+    assert local["no_sync_forward"]
+    assert local["norm"] == local["local_norm"]
 
 
 def test_a_rank_that_was_killed_and_one_that_waits_for_it(tmp_path: Path) -> None:
     found = report(load(synth.write_run(tmp_path, "died", ranks=2)), [])
     waits, died = found["run"]["ranks"]
     assert found["run"]["status"] == "failed"
-    assert died["status"] == "died" and died["signal"] == 9
+    assert died["status"] == "died"
+    assert died["signal"] == 9
     assert died["last_event"] == "backward 5 of MLP, local at train.py:18"
     assert waits["waiting_for"].startswith("all-reduce #2 of bucket 0 (")
     assert waits["stack"]
@@ -102,13 +105,16 @@ def test_a_rank_that_never_spoke_stands_in_the_report(tmp_path: Path) -> None:
     gone.unlink()
     found = report(load(run), [])
     missing = [rank for rank in found["run"]["ranks"] if rank["status"] == "missing"]
-    assert len(missing) == 1 and missing[0]["last_event"] is None and missing[0]["stack"] is None
+    assert len(missing) == 1
+    assert missing[0]["last_event"] is None
+    assert missing[0]["stack"] is None
 
 
 def test_nan_is_a_string_and_unmeasured_is_null(tmp_path: Path) -> None:
     found = report(load(synth.write_run(tmp_path, "nan", ranks=2)), [])
     norms = [rank["local_norm"] for b in found["modules"][0]["backwards"] for rank in b["ranks"]]
-    assert "nan" in norms and None not in norms
+    assert "nan" in norms
+    assert None not in norms
     assert (plain(math.inf), plain(-math.inf), plain(math.nan), plain(1.5)) == ("inf", "-inf", "nan", 1.5)
     found = report(load(synth.write_run(tmp_path, "nan", ranks=2)), [])
     assert found["run"]["sampling"] is None
@@ -148,7 +154,8 @@ def test_agreement_and_noise_scale_against_a_known_answer() -> None:
     assert (agreement(same), noise_scale(same)) == (1.0, 0.0)
     assert agreement(known(np.ones((1, 3)), np.ones(3))) is None  # one rank agrees with nobody
     noise = known(np.ones((4, 3)), np.full(3, 0.5))  # exactly 1/sqrt(4): all noise, so no scale
-    assert agreement(noise) == 0.5 and noise_scale(noise) is None
+    assert agreement(noise) == 0.5
+    assert noise_scale(noise) is None
 
 
 def known(local: Any, mean: Any) -> m.Module:
@@ -175,7 +182,8 @@ def test_a_run_whose_ddpviz_is_gone_does_not_run(tmp_path: Path) -> None:
     import socket
 
     update_run(run, status="running", host=socket.gethostname(), pid=2**31 - 5)
-    assert info["status"] == "finished" and load(run).run.status == "interrupted"
+    assert info["status"] == "finished"
+    assert load(run).run.status == "interrupted"
 
 
 def test_no_run_folder_is_one_line(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ class Narrator:
             elif tl.now_ns - state.stack.since > _WAIT and self._waits.get(rank) != state.stack.since:
                 self._waits[rank] = state.stack.since
                 since = words.duration(tl.now_ns - state.stack.since)
-                yield clean(f"rank {rank} waits in {waits} since {since}")
+                yield clean(f"rank {rank} has waited {since} in {waits}")
             if state.status in ("failed", "died", "finished") and rank not in self._exits:
                 self._exits.add(rank)
                 yield clean(f"rank {rank} {words.rank_end(tl, rank)}")

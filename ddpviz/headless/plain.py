@@ -65,7 +65,7 @@ class _Plain:
         tl = self.follower.timeline
         if not self.started:
             self.started = True
-            self.say(text.header(tl, "run"))
+            self.err.line(text.header(tl, "run"))
             self.say(f"recording to {self.follower.reader.run_dir}")
         for key, line in self.follower.logs.lines(final=final):
             self.out.line(f"[rank {key}] {line}" if key.isdigit() else line)
@@ -104,7 +104,7 @@ class _Plain:
                 self.err.line("  " + line)
         for line in text.summary(tl):
             self.err.line(line)
-        self.say(text.last_line(outcome, self.err, "never"))
+        self.say(text.ending(outcome, self.err))
 
     def say(self, line: str) -> None:
         """One line of ddpviz's own."""

@@ -152,7 +152,7 @@ def _standing(tl: m.Timeline, rank: int) -> Iterator[str]:
     waits = words.waiting_for(tl, state)
     if waits is not None and state.stack is not None:
         since = words.duration(max(tl.now_ns - state.stack.since, 0))
-        yield f"◌ rank {rank} waits in {clean(waits)} since {since}"
+        yield f"◌ rank {rank} has waited {since} in {clean(waits)}"
     else:
         event = words.last_event(tl, rank)
         yield f"◌ rank {rank} is {state.status}" + (f"; last: {clean(event)}" if event else "")
@@ -164,7 +164,7 @@ def _standing(tl: m.Timeline, rank: int) -> Iterator[str]:
 def _how(tl: m.Timeline, rank: int) -> str:
     """`failed with exit code 1 (ValueError: ...) after backward 3 ...`."""
     part = words.rank_end(tl, rank)
-    event = words.last_event(tl, rank)
+    event = words.last_event(tl, rank) if tl.modules else ""
     return clean(part + (f"; last: {event}" if event else ""))
 
 
@@ -237,12 +237,28 @@ GRADIENT_WORDS = {
 }
 
 
+def found_words(outcome: Outcome) -> str:
+    """`1 error and 2 warnings`, or an empty string."""
+    counts = Counter(f.severity for f in outcome.findings if f.severity > Severity.INFO)
+    return " and ".join(words.plural(counts[s], s.word) for s in (Severity.ERROR, Severity.WARNING) if counts[s])
+
+
+def ending(outcome: Outcome, out: Console) -> str:
+    """How the job ended and what was found, in one line; no verdict."""
+    run, found = outcome.timeline.run, found_words(outcome)
+    code = f" with exit code {run.exit_code}" if run.exit_code else ""
+    style = "good" if run.status == "finished" and not found else "warning" if run.status == "finished" else "error"
+    seen = "" if outcome.timeline.modules else "; no DistributedDataParallel module was seen"
+    return out.paint(f"{run.status}{code}: {found or 'no findings'}{seen}", style) + _recorded(outcome)
+
+
+def _recorded(outcome: Outcome) -> str:
+    return f"  (recorded: ddpviz watch {outcome.timeline.run.id})" if outcome.timeline.run.id else ""
+
+
 def last_line(outcome: Outcome, out: Console, fail_on: str) -> str:
     """The verdict in one line."""
-    run = outcome.timeline.run
-    counts = Counter(f.severity for f in outcome.findings if f.severity > Severity.INFO)
-    found = " and ".join(words.plural(counts[s], s.word) for s in (Severity.ERROR, Severity.WARNING) if counts[s])
-    recorded = f"  (recorded: ddpviz watch {run.id})" if run.id else ""
+    run, found, recorded = outcome.timeline.run, found_words(outcome), _recorded(outcome)
     if outcome.signum is not None:
         return out.paint("interrupted: the job was ended", "warning") + recorded
     if run.status == "hung":

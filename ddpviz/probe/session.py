@@ -139,6 +139,7 @@ class Session:
                 budget=self.budget.percent,
                 redirected=self.redirected,
                 rank=_env_rank(),
+                distributed_debug=os.environ.get("TORCH_DISTRIBUTED_DEBUG", ""),
             )
         )
         self.buffer.extend(early)

@@ -85,6 +85,7 @@ class JobFold:
 
     def _process(self, source: Source, state: RankState, record: r.Process) -> None:
         state.host, state.pid, state.attempt = record.host, record.pid, record.attempt
+        state.debug = record.distributed_debug
         state.started_ns = record.monotonic_ns + source.shift
         self._heard(state, state.started_ns)
         run = self.timeline.run

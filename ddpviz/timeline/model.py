@@ -7,9 +7,11 @@ structured arrays with the fields of `trace.records.COLUMNS`, in pass (or call) 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,6 +112,7 @@ class RankState:
     backend: str = ""
     device: str = ""
     attempt: int = 0
+    debug: str = ""  # TORCH_DISTRIBUTED_DEBUG
     started_ns: int = 0
     last_ns: int = 0  # time of the newest thing heard from it
     progress: int = 0  # grows with everything its probe sees
@@ -151,6 +154,11 @@ class Layout:
     at: int
 
 
+def _span(column: Any, value: int) -> tuple[int, int]:
+    """Where a sorted column has this value. bisect, not searchsorted: that one copies a whole column of such an array."""
+    return bisect_left(column, value), bisect_right(column, value)
+
+
 @dataclass(slots=True)
 class Lane:
     """What one rank did with one module."""
@@ -175,18 +183,17 @@ class Lane:
 
     def buckets_of(self, index: int) -> Rows:
         """The bucket rows of one pass, in bucket order."""
-        lo, hi = np.searchsorted(self.buckets["pass"], [index, index + 1])
+        lo, hi = _span(self.buckets["pass"], index)
         return self.buckets[lo:hi]
 
     def layers_of(self, index: int) -> Rows:
         """The layer rows of one pass (none unless it was sampled), in parameter order."""
-        lo, hi = np.searchsorted(self.layers["pass"], [index, index + 1])
+        lo, hi = _span(self.layers["pass"], index)
         return self.layers[lo:hi]
 
     def window_of(self, window: int) -> tuple[int, int]:
         """First pass of a window and the one after its last: `lane.passes[lo:hi]`."""
-        lo, hi = np.searchsorted(self.passes["window"], [window, window + 1])
-        return int(lo), int(hi)
+        return _span(self.passes["window"], window)
 
 
 @dataclass(slots=True)

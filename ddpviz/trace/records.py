@@ -228,6 +228,7 @@ class Process(Record, frozen=True):
     budget: float | None = None  # percent; None: full
     redirected: bool = False  # --cpu is in force
     rank: int | None = None  # from the environment, before any process group exists
+    distributed_debug: str = ""  # TORCH_DISTRIBUTED_DEBUG: PyTorch itself crashes on gloo with DETAIL
 
 
 class RankIs(Record, frozen=True):
@@ -417,7 +418,7 @@ class Beat(Record, frozen=True):
     at: int
     progress: int
     doing: str = ""
-    cpu_ns: int = -1  # CPU time of the main thread so far (-1: not known): tells a rank that computes from one that waits
+    cpu_ns: int = -1  # CPU time of the main thread so far (-1: not known): tells computing from waiting
 
 
 class Refused(Record, frozen=True):

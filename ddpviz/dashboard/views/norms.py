@@ -146,39 +146,48 @@ class Plot:
         the windows are joined.
         """
         rows, has = _measured(lane, self.view, PassFlag.HAS_LOCAL_NORM)
-        finite = np.isfinite(rows["local_norm"])
-        good, bad = rows[has & finite], rows[has & ~finite]
-        joined = np.diff(good["index"].astype(np.int64), prepend=-2) == 1
-        same = np.diff(good["window"].astype(np.int64), prepend=-2) == 0
+        values = rows["local_norm"]
+        finite = np.isfinite(values)
+        good = np.flatnonzero(has & finite)
+        bad = np.flatnonzero(has & ~finite) + self.view.lo
+        joined = np.diff(good, prepend=-2) == 1
+        same = np.diff(rows["window"][good].astype(np.int64), prepend=-2) == 0
         if np.count_nonzero(same) * 2 >= len(same) - 1:
             joined &= same
-        line = self.line(good["index"].astype(np.int64), good["local_norm"], joined, f"rank:{lane.rank}")
-        return line, np.unique(self.view.column(bad["index"]))
+        line = self.line(good + self.view.lo, values[good], joined, f"rank:{lane.rank}")
+        return line, np.unique(self.view.column(bad))
 
     def averaged(self, lane: Lane) -> Line:
         """The norm that the all-reduce left, through the passes that had one; broken where one was not measured."""
         rows, has = _measured(lane, self.view, PassFlag.HAS_NORM)
         sync = lane.sync[self.view.lo : self.view.hi]
         reduced = np.flatnonzero((sync == Sync.SYNCED) | (sync == Sync.PARTIAL))
-        rows, good = rows[reduced], has[reduced] & np.isfinite(rows["norm"][reduced])
+        values = rows["norm"][reduced]
+        good = has[reduced] & np.isfinite(values)
         joined = np.diff(np.flatnonzero(good), prepend=-2) == 1
-        return self.line(rows["index"][good].astype(np.int64), rows["norm"][good], joined, "synced")
+        return self.line(reduced[good] + self.view.lo, values[good], joined, "synced")
 
     def crowd(self, lanes: list[Lane]) -> list[Line]:
-        """Lowest, highest and median of many ranks."""
-        table = np.full((len(lanes), self.view.hi - self.view.lo), np.nan)
-        for target, lane in zip(table, lanes, strict=True):
+        """Lowest, highest and median of many ranks; of their extremes where a column holds many passes."""
+        count = self.view.hi - self.view.lo
+        at = np.arange(count)
+        if count > 2 * self.view.width:
+            at = np.unique((np.arange(2 * self.view.width) * count) // (2 * self.view.width))
+        low, high, middle = (np.full((len(lanes), len(at)), np.nan) for _ in range(3))
+        for row, lane in enumerate(lanes):
             rows, has = _measured(lane, self.view, PassFlag.HAS_LOCAL_NORM)
-            target[: len(rows)] = np.where(has & np.isfinite(rows["local_norm"]), rows["local_norm"], np.nan)
-        some = ~np.isnan(table).all(axis=0)
-        index, table = np.flatnonzero(some) + self.view.lo, table[:, some]
-        joined = np.diff(index, prepend=-2) == 1
-        if not len(index):
+            values = np.full(count, np.nan)
+            values[: len(rows)] = np.where(has & np.isfinite(rows["local_norm"]), rows["local_norm"], np.nan)
+            low[row], high[row] = np.fmin.reduceat(values, at), np.fmax.reduceat(values, at)
+            middle[row] = (low[row] + high[row]) / 2
+        some = ~np.isnan(low).all(axis=0)
+        if not some.any():
             return []
+        index, joined = at[some] + self.view.lo, np.diff(np.flatnonzero(some), prepend=-2) == 1
         return [
-            self.line(index, np.nanmin(table, axis=0), joined, "local"),
-            self.line(index, np.nanmax(table, axis=0), joined, "running"),
-            self.line(index, np.nanmedian(table, axis=0), joined, "text"),
+            self.line(index, np.nanmin(low[:, some], axis=0), joined, "local"),
+            self.line(index, np.nanmax(high[:, some], axis=0), joined, "running"),
+            self.line(index, np.nanmedian(middle[:, some], axis=0), joined, "text"),
         ]
 
 
@@ -253,22 +262,22 @@ def _draw_marks(
         canvas.put(left + column, y, SOME, M.SYNCED.role)
     for column in set(columns.tolist()) - set(columns[sampled].tolist()):
         canvas.put(left + column, y - 1, M.UNSAMPLED.glyph, M.UNSAMPLED.role)
-    steps = _steps(lanes, view)
     for gradients in reversed(_STEP_ORDER):
         mark = OF_GRADIENTS[gradients] if len(lanes) > 1 or gradients is Gradients.NONE else M.STEP
-        for column in np.unique(view.column([after for after, what in steps if what == gradients])).tolist():
+        for column in _step_columns(lanes, view, gradients):
             if own_row:
                 canvas.put(left + column, y + 1, mark.glyph, f"{mark.role} bold")
             elif mark is not M.STEP:  # no room: a wrong step shows above all else
                 canvas.put(left + column, y, mark.glyph, f"{mark.role} bold")
 
 
-def _steps(lanes: list[Lane], view: Span) -> list[tuple[int, int]]:
-    """(last pass before it, Gradients) of each rank's steps in the window."""
-    found: set[tuple[int, int]] = set()
+def _step_columns(lanes: list[Lane], view: Span, gradients: Gradients) -> list[int]:
+    """The columns in which some rank's step used such gradients."""
+    found: set[int] = set()
     for lane in lanes:
         lo, hi = np.searchsorted(lane.steps["after"], [view.lo, view.hi])
-        found.update(zip(lane.steps["after"][lo:hi].tolist(), lane.gradients[lo:hi].tolist(), strict=True))
+        after = lane.steps["after"][lo:hi][lane.gradients[lo:hi] == gradients]
+        found.update(np.unique(view.column(after)).tolist())
     return sorted(found)
 
 

@@ -21,6 +21,7 @@ from ddpviz.launch.demos import demo_script, demo_scripts
 from ddpviz.launch.environment import MARK, job_environment
 from ddpviz.trace.reader import RunReader, read_info
 from ddpviz.trace.records import Exit, Note, Process, RankIs
+from ddpviz.trace.rundir import create_run
 from ddpviz.trace.writer import TraceFile
 
 
@@ -279,6 +280,26 @@ class TestCommand:
         job.start()
         shutil.rmtree(job.run_dir)
         assert job.finish() == 0
+
+
+class TestSecondNode:
+    def test_it_joins_the_run_of_the_first(self, tmp_path: Path) -> None:
+        run_dir = create_run(None, {"title": "t", "host": "node-1", "status": "running"}, run_dir=tmp_path / "shared")
+        first = read_info(run_dir)
+        path = script(tmp_path, "print('node 2'); raise SystemExit(5)")
+        job, code = run_to_end(JobSpec(command=(sys.executable, str(path)), run_dir=run_dir))
+        assert code == 5
+        after = read_info(run_dir)
+        (name,) = job.logs
+        assert (run_dir / job.logs[name]).read_text() == "node 2\n"
+        assert after["logs"] == {**first["logs"], **job.logs}
+        assert {**after, "logs": {}} == {**first, "logs": {}}
+
+    @pytest.mark.parametrize("info", [{"host": "node-1", "status": "finished"}, {"status": "running"}])
+    def test_it_joins_no_other(self, tmp_path: Path, info: dict[str, str]) -> None:
+        run_dir = create_run(None, {"title": "t", **info}, run_dir=tmp_path / "shared")
+        with pytest.raises(JobError, match="is not empty"):
+            Job(JobSpec(command=("true",), run_dir=run_dir))
 
 
 # Parent, child in a session of its own, orphaned grandchild, one that ignores SIGTERM.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    run_dir, pid, mark = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    run_dir, pid, mark = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     if sys.stdin.read().strip() == "done":
         return
     sys.path[0] = str(Path(__file__).resolve().parents[2])
@@ -21,8 +21,11 @@ def main() -> None:
     from ddpviz.trace.rundir import update_run
 
     tree.end(pid, mark, grace=5.0)
-    notes = [*read_info(run_dir).get("notes", []), "ddpviz was ended while the job ran, and the job with it"]
-    update_run(run_dir, status="interrupted", exit_code=130, ended_wall_ns=time.time_ns(), notes=notes)
+    if not run_dir:  # the run is another node's
+        return
+    folder = Path(run_dir)
+    notes = [*read_info(folder).get("notes", []), "ddpviz was ended while the job ran, and the job with it"]
+    update_run(folder, status="interrupted", exit_code=130, ended_wall_ns=time.time_ns(), notes=notes)
 
 
 if __name__ == "__main__":

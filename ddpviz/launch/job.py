@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -20,8 +21,8 @@ from ddpviz.launch import outcome
 from ddpviz.launch.backend import Backend, choose, cuda_devices, default_ranks
 from ddpviz.launch.environment import job_environment
 from ddpviz.launch.spec import JobError, JobSpec, find_command, validate
-from ddpviz.trace.reader import RunError
-from ddpviz.trace.rundir import create_run, update_run
+from ddpviz.trace.reader import RunError, read_info
+from ddpviz.trace.rundir import create_run, live_status, update_run
 
 _HERE = Path(__file__).resolve().parent
 
@@ -50,18 +51,28 @@ class Job:
             devices = cuda_devices()
             self.ranks = spec.nproc or default_ranks(devices)
             self.backend = choose(self.ranks, devices, wanted=spec.backend, cpu=spec.cpu)
-        try:
-            self.run_dir = create_run(None, self._info(), run_dir=spec.run_dir)
-        except RunError as error:
-            raise JobError(str(error)) from None
+        self._joined = _runs_elsewhere(spec)
+        if self._joined and spec.run_dir is not None:
+            self.run_dir = Path(os.path.abspath(spec.run_dir))
+        else:
+            try:
+                self.run_dir = create_run(None, self._info(), run_dir=spec.run_dir)
+            except RunError as error:
+                raise JobError(str(error)) from None
         self._mark = f"{self.run_dir.name}-{secrets.token_hex(8)}"
 
     @property
     def logs(self) -> dict[str, str]:
         """Name (a rank's number, "launcher" or "command") to log file, relative to the run's folder."""
         if self.ranks is None:
-            return {"command": "logs/command.log"}
+            name = f"command-{socket.gethostname()}-{os.getpid()}" if self._joined else "command"
+            return {name: f"logs/{name}.log"}
         return {**{str(rank): f"logs/rank-{rank}.log" for rank in range(self.ranks)}, "launcher": "logs/launcher.log"}
+
+    @property
+    def _main_log(self) -> Path:
+        """The log of the job's first process: the launcher's, or the command's."""
+        return self.run_dir / list(self.logs.values())[-1]
 
     def start(self) -> None:
         """Start the job. Raises JobError in one line if the system refuses."""
@@ -70,9 +81,8 @@ class Job:
                 return
             hide = self.backend.hide_cuda
             env = job_environment(os.environ, self.spec, self.run_dir, self._mark, ranks=self.ranks, hide_cuda=hide)
-            main_log = self.run_dir / self.logs["command" if self.ranks is None else "launcher"]
             try:
-                log = os.open(main_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                log = os.open(self._main_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 try:
                     self._process = subprocess.Popen(
                         self._command(),
@@ -86,10 +96,13 @@ class Job:
                     os.close(log)
             except OSError as error:
                 self._exit_code = 2
-                why = f"{error.filename or main_log}: {error.strerror}"
+                why = f"{error.filename or self._main_log}: {error.strerror}"
                 self._update(status="failed", exit_code=2, ended_wall_ns=time.time_ns(), notes=[why])
                 raise JobError(f"the job cannot be started: {why}") from None
             self._start_guard()
+            if self._joined:
+                with contextlib.suppress(OSError, RunError):
+                    update_run(self.run_dir, logs={**read_info(self.run_dir).get("logs", {}), **self.logs})
             self._update(status="running", pid=os.getpid())
 
     def poll(self) -> int | None:
@@ -130,7 +143,7 @@ class Job:
         if self._process is None:  # never started
             self._update(status="interrupted", exit_code=130, **ended)
             return 130
-        launcher_log = outcome.tail(self.run_dir / self.logs["command" if self.ranks is None else "launcher"])
+        launcher_log = outcome.tail(self._main_log)
         verdict = outcome.judge(
             self._process.returncode,
             stopped=self._stopped,
@@ -182,15 +195,18 @@ class Job:
         return notes
 
     def _update(self, **fields: Any) -> None:
-        """Into run.json if that can be written: a full disk or a removed folder never ends a job."""
+        """Into run.json if it is ours and can be written: a full disk or a removed folder never ends a job."""
+        if self._joined:
+            return
         with contextlib.suppress(OSError):
             update_run(self.run_dir, **fields)
 
     def _start_guard(self) -> None:
         if os.name == "nt" or self._process is None:
             return
+        owned = "" if self._joined else str(self.run_dir)
         env = {key: value for key, value in os.environ.items() if not key.startswith("DDPVIZ_")}
-        command = [sys.executable, str(_HERE / "guard.py"), str(self.run_dir), str(self._process.pid), self._mark]
+        command = [sys.executable, str(_HERE / "guard.py"), owned, str(self._process.pid), self._mark]
         with contextlib.suppress(OSError):
             self._guard = subprocess.Popen(
                 command,
@@ -209,3 +225,14 @@ class Job:
             guard.stdin.write(b"done")
             guard.stdin.close()
             guard.wait(timeout=5)
+
+
+def _runs_elsewhere(spec: JobSpec) -> bool:
+    """Whether the run folder holds a run that another node has started: this node's part of the job joins it."""
+    if spec.run_dir is None or not spec.command:
+        return False
+    try:
+        info = read_info(spec.run_dir)
+    except (OSError, RunError):
+        return False
+    return info.get("host") != socket.gethostname() and live_status(info) in ("starting", "running")

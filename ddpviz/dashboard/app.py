@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +21,7 @@ from textual.theme import Theme
 
 from ddpviz.dashboard.feed import Feed
 from ddpviz.dashboard.main import Main
+from ddpviz.dashboard.messages import Chosen
 from ddpviz.dashboard.settings import Settings
 from ddpviz.dashboard.state import Cursor, Demo
 from ddpviz.dashboard.themes import THEMES, defaults
@@ -83,7 +85,24 @@ class Dashboard(App[int]):
         self.run_dir, self.job = run_dir, job
         self.feed = Feed(run_dir, job)
         self.feed.start()
-        self.push_screen(Main(self.feed, Cursor(speed=self.settings.speed), motion=self.motion))
+        screen = Main(self.feed, Cursor(speed=self.settings.speed), motion=self.motion)
+        if len(self.screen_stack) > 1:  # the picker gives way
+            self.switch_screen(screen)
+        else:
+            self.push_screen(screen)
+
+    def on_chosen(self, message: Chosen) -> None:
+        """The picker's answer: make the job and watch it."""
+        from ddpviz.launch import JobError
+
+        message.stop()
+        demo = next(demo for demo in self.demos if demo.name == message.name)
+        try:
+            job = demo.job()
+        except JobError as error:
+            self.notify(str(error), severity="error", timeout=8)
+            return
+        self.watch_run(job.run_dir, job)
 
     def _obey_signals(self) -> None:
         """A terminal that closes or a `kill` ends the app the right way: screen restored, the job's processes gone."""
@@ -142,6 +161,19 @@ class Dashboard(App[int]):
         if self.job is None:
             return code or 0
         return INTERRUPTED if self.ended_by_user else ended if ended is not None else code or 0
+
+    def _handle_exception(self, error: Exception) -> None:
+        """A fault of ours ends in one line for the user; the traceback is kept beside the run."""
+        if self.is_headless:  # the tests see it as it is
+            super()._handle_exception(error)
+            return
+        kept = ""
+        if self.run_dir is not None:
+            path = self.run_dir / "dashboard-crash.txt"
+            with contextlib.suppress(OSError):
+                path.write_text("".join(traceback.format_exception(error)), "utf-8")
+                kept = f"; details in {path}"
+        self.exit(1, return_code=1, message=f"ddpviz: the dashboard failed ({type(error).__name__}: {error}){kept}")
 
     def close_job(self) -> int | None:
         """Stop following, end the job's whole process tree if it still runs, and return its exit code."""

@@ -87,7 +87,9 @@ def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | No
     rest = playback.rest(module, index) if index >= 0 else 0
     finished = sum(1 for number in range(buckets) if number in done and number not in moving)
     return Levels(
-        levels=tuple(_level(module.lanes[rank], rank, time, index, rest) for rank in module.ranks if rank in module.lanes),
+        levels=tuple(
+            _level(module.lanes[rank], rank, time, index, rest) for rank in module.ranks if rank in module.lanes
+        ),
         index=index,
         moving=tuple(sorted(moving)),
         done=finished,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from itertools import groupby
 from typing import ClassVar
 
@@ -21,6 +22,10 @@ MARKS = (
     M.LOCAL, M.SYNCED, M.RUNNING, M.WAITING, M.STEP, M.WRONG_STEP, M.STALE_STEP, M.LOCAL_STEP, M.SKIPPED,
     M.PARTIAL, M.MIXED, M.UNFINISHED, M.ABSENT, M.DEAD, M.NONFINITE,
 )  # fmt: skip
+MOUSE = (
+    ("click", "Puts the cursor on a cell; twice opens its pass."),
+    ("wheel", "Scrolls the timeline; with ctrl it zooms."),
+)
 WORDS = (
     ("micro-step", "one backward pass of a DDP module, counted from 0"),
     ("window", "the micro-steps between two clearings of the gradients (zero_grad)"),
@@ -54,30 +59,31 @@ class Prompt(ModalScreen[str | None]):
         self.dismiss(event.value.strip())
 
 
-def help_text(ink: dict[str, Style], view_keys: tuple[Key, ...]) -> Text:
+def help_text(ink: dict[str, Style], view_keys: tuple[Key, ...], width: int) -> Text:
     """The keys by topic, the marks, and the words: from the tables that bind and draw them."""
     text, bold = Text(), Style(bold=True)
+
+    def row(what: str, style: Style, meaning: str, column: int = 11) -> None:
+        text.append(f"  {what}".ljust(column), style)
+        rest = textwrap.wrap(meaning, max(width - column, 20))
+        text.append(f"\n{' ' * column}".join(rest) + "\n", ink["text"])
+
+    def head(topic: str) -> None:
+        text.append(("\n" if text else "") + f"{topic}\n", ink["local"] + bold)
+
     for topic, keys in groupby((*view_keys, *KEYS), key=lambda key: key.topic):
-        text.append(f"{topic}\n", ink["local"] + bold)
+        head(topic)
         for key in keys:
-            text.append(f"  {key.shown:<9}", ink["strong"] + bold)
-            text.append(f"{key.help}\n", ink["text"])
-        text.append("\n")
-    text.append("Mouse\n", ink["local"] + bold)
-    for what, help in (
-        ("click", "Puts the cursor on a cell; twice opens its pass."),
-        ("wheel", "Scrolls the timeline; with ctrl it zooms."),
-    ):
-        text.append(f"  {what:<9}", ink["strong"] + bold)
-        text.append(f"{help}\n", ink["text"])
-    text.append("\nMarks\n", ink["local"] + bold)
+            row(key.shown, ink["strong"] + bold, key.help)
+    head("Mouse")
+    for what, meaning in MOUSE:
+        row(what, ink["strong"] + bold, meaning)
+    head("Marks")
     for mark in MARKS:
-        text.append(f"  {mark.glyph:<9}", ink[mark.role] + bold)
-        text.append(f"{mark.meaning}\n", ink["text"])
-    text.append("\nWords\n", ink["local"] + bold)
+        row(mark.glyph, ink[mark.role] + bold, mark.meaning)
+    head("Words")
     for word, meaning in WORDS:
-        text.append(f"  {word:<12}", ink["strong"] + bold)
-        text.append(f"{meaning}\n", ink["text"])
+        row(word, ink["strong"] + bold, meaning, 14)
     return text
 
 
@@ -99,7 +105,7 @@ class Help(ModalScreen[None]):
         self._view_keys = view_keys
 
     def compose(self) -> ComposeResult:
-        box = VerticalScroll(Static(help_text(roles(self.app), self._view_keys)))
+        box = VerticalScroll(Static(help_text(roles(self.app), self._view_keys, min(self.app.size.width, 76) - 8)))
         box.border_title = "Help"
         box.border_subtitle = "Esc closes"
         yield box

@@ -97,10 +97,10 @@ def chip(here: Situation, tl: Timeline, now: int) -> tuple[str, str]:
 def view_chip(cursor: Cursor, total: int, here: Situation, speed: str) -> tuple[str, str]:
     """Present or past, for the header. Empty while one looks at the present."""
     if cursor.playing:
-        return f"▶ PAST {cursor.index} of {total}  {speed}", "local"
+        return f"▶ PAST  {speed}", "local"
     if not cursor.live and (here.state in (State.RUNNING, State.WAITING) or cursor.index < total - 1):
         newer = total - 1 - cursor.index
-        return f"‖ PAST {cursor.index} of {total}" + (f"  +{newer} newer" if newer > 0 else ""), "running"
+        return "‖ PAST" + (f"  +{newer} newer" if newer > 0 else ""), "running"
     return "", "dim"
 
 

@@ -23,7 +23,14 @@ from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Module, Timeline
 
-ZOOMS = ((10, 1), (6, 1), (4, 1), (2, 1), (1, 1), *((1, 2**i) for i in range(1, 24)))  # (cells of a column, passes in it)
+ZOOMS = (
+    (10, 1),
+    (6, 1),
+    (4, 1),
+    (2, 1),
+    (1, 1),
+    *((1, 2**i) for i in range(1, 24)),
+)  # (cells of a column, passes in it)
 MIX = "▁▂▃▄▅▆▇"  # part of a column's passes was all-reduced: the higher, the more
 
 MARK_OF_CELL = {
@@ -298,7 +305,12 @@ class SyncTimeline(Widget):
                 sign, sign_style = tick.glyph, ink[tick.role] + Style(bold=True)
             bar = ("│" if grid.bounds[column] else " ", ink["track"])
             if pitch >= 6:
-                body: list[Piece] = [(" ", style), (glyph * (pitch - 3), style), (sign if first_line else " ", sign_style), bar]
+                body: list[Piece] = [
+                    (" ", style),
+                    (glyph * (pitch - 3), style),
+                    (sign if first_line else " ", sign_style),
+                    bar,
+                ]
             elif pitch == 4:
                 body = [(glyph * 2, style), (sign if first_line else " ", sign_style), bar]
             elif pitch == 2:

@@ -146,7 +146,12 @@ THEMES = (
         panel="ansi_default",
         boost="ansi_default",
         dark=True,
-        variables={**BUILTIN_THEMES["ansi-dark"].variables, **ANSI, "border": "ansi_bright_black", "border-blurred": "ansi_bright_black"},
+        variables={
+            **BUILTIN_THEMES["ansi-dark"].variables,
+            **ANSI,
+            "border": "ansi_bright_black",
+            "border-blurred": "ansi_bright_black",
+        },
     ),
     Theme(
         name="ddpviz-ansi-light",
@@ -163,7 +168,12 @@ THEMES = (
         panel="ansi_default",
         boost="ansi_default",
         dark=False,
-        variables={**BUILTIN_THEMES["ansi-light"].variables, **ANSI_LIGHT, "border": "ansi_white", "border-blurred": "ansi_white"},
+        variables={
+            **BUILTIN_THEMES["ansi-light"].variables,
+            **ANSI_LIGHT,
+            "border": "ansi_white",
+            "border-blurred": "ansi_white",
+        },
     ),
 )
 

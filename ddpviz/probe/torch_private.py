@@ -302,3 +302,29 @@ def replace_hook_registration(
             original(self, work, use_static_world_size)
 
         reducer_type._set_forward_pass_work_handle = set_handle
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def device_functions() -> list[tuple[Any, str]]:
+    """(owner, name) of every function that makes a tensor on a device: what `torch.set_default_device` acts upon.
+
+    `torch.utils._device._device_constructors` seen on 2.13.0 and 2.14.1; else the usual names.
+    """
+    try:
+        from torch.utils._device import _device_constructors
+
+        functions = set(_device_constructors())
+    except Exception:
+        names = ("empty", "zeros", "ones", "full", "rand", "randn", "randint", "randperm", "arange", "linspace", "eye")
+        functions = {getattr(torch, n) for n in (*names, "tensor", "as_tensor", "empty_strided")}
+    owners = (torch, torch.fft, torch.nested)
+    return [(o, n) for o in owners for n, f in list(vars(o).items()) if callable(f) and _among(f, functions)]
+
+
+def _among(function: Any, functions: set[Any]) -> bool:
+    try:
+        return function in functions
+    except TypeError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,8 @@ class Column:
         tail = lead[max(0, start - 1) :]
         if np.all(tail[1:] > tail[:-1]):
             return start
-        start = int(np.searchsorted(lead[:start], lead[start:].min())) if start else 0
+        # bisect, not searchsorted: that one copies a whole column of a structured array
+        start = bisect_left(lead, lead[start:].min(), 0, start)
         part = self.view[start:]
         order = np.lexsort([part[key] for key in reversed(keys)])
         if not np.array_equal(order, np.arange(len(order))):

@@ -15,6 +15,15 @@ from ddpviz.timeline.model import GroupState, Layout, Param, RankState, Rows, Si
 from ddpviz.timeline.steps import StepTable
 from ddpviz.trace import records as r
 
+# Members of enums are looked up once: each access costs a microsecond.
+_PASS = r.RowKind.PASS
+_BUCKET = r.RowKind.BUCKET
+_STEP = r.RowKind.STEP
+_CLEAR = r.RowKind.CLEAR
+_COLLECTIVE = r.RowKind.COLLECTIVE
+_IN_PASS = int(r.CollectiveFlag.IN_PASS)
+_ASYNC = int(r.CollectiveFlag.ASYNC)
+_GRADIENTS = int(r.CollectiveFlag.GRADIENTS)
 _GLOBAL_TIMES = ("at", "since")
 _Known = TypeVar("_Known")
 
@@ -225,7 +234,7 @@ class JobFold:
         if not len(rows) or rank is None:
             return
         state = self.timeline.ranks.setdefault(rank, RankState(rank))
-        if kind is r.RowKind.COLLECTIVE:
+        if kind is _COLLECTIVE:
             for key, part in self._split(source, kind, rows, "group", source.groups):
                 self._collective(state, key, part)
         else:
@@ -253,17 +262,17 @@ class JobFold:
     def _lane(self, state: RankState, fold: m.ModuleFold, kind: r.RowKind, rows: Rows) -> None:
         fold.lane(state.rank, self._flagged_of(state.rank, fold.group)).add(kind, rows)
         issued = state.collectives.get(fold.group, 0)
-        if kind is r.RowKind.PASS:
+        if kind is _PASS:
             issued = max(issued, int((rows["collective"].astype(np.int64) + rows["collectives"]).max()))
             self._moved(state, int(rows["end"].max()))
-        elif kind is r.RowKind.BUCKET:
+        elif kind is _BUCKET:
             counts = rows["count"][rows["count"] != r.NO_INDEX]
             issued = max(issued, int(counts.max()) + 1 if len(counts) else 0)
             self._heard(state, int(max(rows["done"].max(), rows["ready"].max())))
-        elif kind is r.RowKind.STEP:
+        elif kind is _STEP:
             issued = max(issued, int(rows["collective"].max()))
             self._moved(state, int(rows["end"].max()))
-        elif kind is r.RowKind.CLEAR:
+        elif kind is _CLEAR:
             self._moved(state, int(rows["at"].max()))
         state.collectives[fold.group] = issued
 
@@ -276,11 +285,11 @@ class JobFold:
         self._touched_groups.add(at)
         issued = int(rows["count"].max()) + 1
         state.collectives[key] = max(state.collectives.get(key, 0), issued)
-        carried = (rows["flags"] & r.CollectiveFlag.GRADIENTS != 0) & (rows["flags"] & r.CollectiveFlag.IN_PASS == 0)
+        carried = (rows["flags"] & _GRADIENTS != 0) & (rows["flags"] & _IN_PASS == 0)
         if carried.any():
             self._flagged_of(*at).extend(rows["count"][carried])
         self._heard(state, int(rows["end"].max()))
-        waits = rows["flags"] & r.CollectiveFlag.ASYNC == 0
+        waits = rows["flags"] & _ASYNC == 0
         self._moved(state, int(np.where(waits, rows["end"], rows["begin"]).max()))
 
     def _flagged_of(self, rank: int, key: int) -> Column:

@@ -6,6 +6,8 @@ is left alone, so a feed costs what is new.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 import numpy as np
 
 from ddpviz.timeline import verdicts
@@ -13,6 +15,14 @@ from ddpviz.timeline.columns import DTYPES, Column
 from ddpviz.timeline.model import Lane, Rows
 from ddpviz.trace import records as r
 
+# Members of enums are looked up once: each access costs a microsecond.
+_PASS = r.RowKind.PASS
+_BUCKET = r.RowKind.BUCKET
+_STEP = r.RowKind.STEP
+_CLEAR = r.RowKind.CLEAR
+_LAYER = r.RowKind.LAYER
+_SKIPPED = int(r.StepFlag.SKIPPED)
+_FAILED = int(r.BucketFlag.FAILED)
 _MOST_MISSING = 5_000_000  # a jump in the index beyond this is damage, not lost rows
 
 
@@ -39,20 +49,20 @@ class LaneFold:
         self._ranks = ranks
         self._flagged = flagged  # counts of this rank's collectives that carried gradients, on the module's group
         self._flagged_seen = 0
-        self.passes = Column(DTYPES[r.RowKind.PASS])
+        self.passes = Column(DTYPES[_PASS])
         self.sync = Column(np.uint8)
         self.failed = Column(np.uint16)  # by pass: buckets whose collective failed
         self.counts = Column(np.uint32, r.NO_INDEX)
         self.averaged = Column(np.uint32)  # synced or partial passes before each
-        self.buckets = Column(DTYPES[r.RowKind.BUCKET])
-        self.steps = Column(DTYPES[r.RowKind.STEP])
+        self.buckets = Column(DTYPES[_BUCKET])
+        self.steps = Column(DTYPES[_STEP])
         self.own = Column(np.uint8)  # gradients of each step as this rank alone can tell
         self.gradients = Column(np.uint8)  # ... and as all ranks together tell
         self.sent = Column(np.int64)  # elements that the script itself put through collectives for this step
         self.carried = Column(np.bool_)  # ... some of which were seen to be gradients
-        self.skipped = Column(DTYPES[r.RowKind.STEP])
-        self.clears = Column(DTYPES[r.RowKind.CLEAR])
-        self.layers = Column(DTYPES[r.RowKind.LAYER])
+        self.skipped = Column(DTYPES[_STEP])
+        self.clears = Column(DTYPES[_CLEAR])
+        self.layers = Column(DTYPES[_LAYER])
         self.dirty_passes, self.dirty_steps, self.dirty_skipped = Dirty(), Dirty(), Dirty()
         self._rows_from = 1 << 62  # first step row that is new or moved
         self.lane = Lane(
@@ -62,12 +72,12 @@ class LaneFold:
         )
 
     def add(self, kind: r.RowKind, rows: Rows) -> None:
-        if kind is r.RowKind.PASS:
+        if kind is _PASS:
             self._add_passes(rows)
-        elif kind is r.RowKind.BUCKET:
+        elif kind is _BUCKET:
             self._add_buckets(rows)
-        elif kind is r.RowKind.STEP:
-            skipped = rows["flags"] & r.StepFlag.SKIPPED != 0
+        elif kind is _STEP:
+            skipped = rows["flags"] & _SKIPPED != 0
             if skipped.any():
                 at = self.skipped.extend_sorted(rows[skipped], "index")
                 index = self.skipped.view["index"]
@@ -75,9 +85,9 @@ class LaneFold:
                 rows = rows[~skipped]
             if len(rows):
                 self._rows_from = min(self._rows_from, self.steps.extend_sorted(rows, "index"))
-        elif kind is r.RowKind.CLEAR:
+        elif kind is _CLEAR:
             self.clears.extend(rows)
-        elif kind is r.RowKind.LAYER:
+        elif kind is _LAYER:
             self.layers.extend_sorted(rows, "pass", "param")
 
     def _add_passes(self, rows: Rows) -> None:
@@ -121,7 +131,7 @@ class LaneFold:
             view = self.counts.view
             view[passes[starts]] = np.minimum(view[passes[starts]], first)
             self.dirty_passes.add(int(passes.min()), int(passes.max()) + 1)
-        failed = rows["pass"][rows["flags"] & r.BucketFlag.FAILED != 0]
+        failed = rows["pass"][rows["flags"] & _FAILED != 0]
         if len(failed):
             np.add.at(self.failed.view, failed, 1)
             self.dirty_passes.add(int(failed.min()), int(failed.max()) + 1)
@@ -141,12 +151,12 @@ class LaneFold:
             averaged = self.averaged.view
             good = (sync[low:n] == 1) | (sync[low:n] == 2)
             averaged[low + 1 : n + 1] = averaged[low] + np.cumsum(good)
-            steps_from = min(steps_from, int(np.searchsorted(self.steps.view["after"], low)))
+            steps_from = min(steps_from, bisect_left(self.steps.view["after"], low))
         flagged = self._flagged.view
         if len(flagged) > self._flagged_seen:
             least = flagged[self._flagged_seen :].min()
             self._flagged_seen = len(flagged)
-            steps_from = min(steps_from, int(np.searchsorted(self.steps.view["collective"], least, "right")))
+            steps_from = min(steps_from, bisect_right(self.steps.view["collective"], least))
         self._rows_from = 1 << 62
         if steps_from < self.steps.size:
             self._judge_steps(steps_from)
@@ -169,7 +179,7 @@ class LaneFold:
         again = (before["after"] == new["after"]) & (before["window"] != new["window"])
         self.sent.view[low:] = sent - np.where(again, before["by_hand"], 0)
         if len(self._flagged.view):
-            after = np.clip(new["after"], 0, max(n - 1, 0)).astype(np.int64)
+            after = np.minimum(np.maximum(new["after"], 0), max(n - 1, 0)).astype(np.int64)
             since = np.zeros(len(new), np.int64)
             if n:
                 since = passes["collective"][after].astype(np.int64) + passes["collectives"][after]

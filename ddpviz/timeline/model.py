@@ -155,7 +155,7 @@ class Layout:
 
 
 def _span(column: Any, value: int) -> tuple[int, int]:
-    """Where a sorted column has this value. bisect, not searchsorted: that one copies a whole column of such an array."""
+    """Where a sorted column has this value. Not by searchsorted: that copies a whole column of a structured array."""
     return bisect_left(column, value), bisect_right(column, value)
 
 

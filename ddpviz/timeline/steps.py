@@ -6,6 +6,7 @@ for the wrong ones read the arrays (`gradients`, `replicas`, ...), which are by 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, overload
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     from ddpviz.timeline.model import Timeline
 
 _NOT_THERE = verdicts.NOT_THERE
+# Members of enums are looked up once: each access costs a microsecond.
+_HAS_GRAD = int(r.StepFlag.HAS_GRAD)
+_HAS_PARAM = int(r.StepFlag.HAS_PARAM)
+_LOCAL = int(Gradients.LOCAL)
+_MIXED = int(Gradients.MIXED)
 _LATE = np.iinfo(np.int64).max
 
 
@@ -47,7 +53,7 @@ class ModuleSteps:
             if not changed:
                 continue
             index = self._rows(lane)["index"]
-            low, high = np.searchsorted(index, [changed.low, changed.high])
+            low, high = bisect_left(index, changed.low), bisect_left(index, changed.high)
             places = self.places.setdefault(rank, Column(np.int32, -1))
             places.grow(int(index[-1]) + 1)
             places.view[index[low:high]] = np.arange(low, high)
@@ -82,8 +88,8 @@ class ModuleSteps:
             where[k] = (lanes[rank], at, places[at])
             there[k, at] = True
             after[k, at] = rows["after"]
-            has_grad[k, at] = rows["flags"] & r.StepFlag.HAS_GRAD != 0
-            has_param[k, at] = rows["flags"] & r.StepFlag.HAS_PARAM != 0
+            has_grad[k, at] = rows["flags"] & _HAS_GRAD != 0
+            has_param[k, at] = rows["flags"] & _HAS_PARAM != 0
             grads[k, at], params[k, at] = rows["grad_checksum"], rows["param_checksum"]
             begin[at] = np.minimum(begin[at], rows["begin"])
             end[at] = np.maximum(end[at], rows["end"])
@@ -91,7 +97,7 @@ class ModuleSteps:
                 own[k, at] = lanes[rank].own.view[places[at]]
         equal = verdicts.equality(grads, has_grad, after, there)
         replicas = verdicts.equality(params, has_param, after, there)
-        if not self.skipped:
+        if not self.skipped and ((own >= _LOCAL) & (own <= _MIXED)).any():
             numel = self.module.numel
             for k, known in enumerate(where):
                 if known is not None:

@@ -6,6 +6,8 @@ which needs all ranks; a step over the ranks: `gradients_across`, `equality`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,13 @@ from ddpviz.trace import records as r
 U8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
+
+# Members of enums are looked up once: each access costs a microsecond.
+_RAISED, _NO_GRADS = int(r.PassFlag.RAISED), int(r.StepFlag.NO_GRADS)
+_LOCAL, _SYNCED, _PARTIAL, _UNFINISHED, _ABSENT = (
+    int(s) for s in (Sync.LOCAL, Sync.SYNCED, Sync.PARTIAL, Sync.UNFINISHED, Sync.ABSENT)
+)
+_G_SYNCED, _G_LOCAL, _G_STALE, _G_MIXED, _G_NONE = map(int, Gradients)
 
 NOT_THERE = 255  # in arrays of Gradients: this rank has no such step
 
@@ -30,9 +39,9 @@ def sync_of(passes: Rows, failed: npt.NDArray[np.uint16]) -> U8:
     launched, touched, unreduced = passes["launched"], passes["touched"], passes["unreduced"]
     nothing_sent = (launched == 0) | (unreduced >= touched)
     whole = (launched >= passes["buckets"]) & (unreduced == 0) & (failed == 0)
-    out = np.where(nothing_sent, Sync.LOCAL, np.where(whole, Sync.SYNCED, Sync.PARTIAL))
-    out = np.where(touched == 0, Sync.ABSENT, out)
-    return np.where(passes["flags"] & r.PassFlag.RAISED != 0, Sync.UNFINISHED, out).astype(np.uint8)
+    out = np.where(nothing_sent, _LOCAL, np.where(whole, _SYNCED, _PARTIAL))
+    out = np.where(touched == 0, _ABSENT, out)
+    return np.where(passes["flags"] & _RAISED != 0, _UNFINISHED, out).astype(np.uint8)
 
 
 def _across_table() -> U8:
@@ -85,26 +94,28 @@ def gradients_of(steps: Rows, passes: Rows, sync: U8, averaged: npt.NDArray[np.u
     """
     size = len(passes)
     after = steps["after"].astype(np.int64)
-    at = np.clip(after, 0, max(size - 1, 0))
+    at = np.minimum(np.maximum(after, 0), max(size - 1, 0))
     if size:
-        window = passes["window"]
         last = sync[at]
-        inside = (after >= 0) & (window[at] == steps["window"])
-        first = np.searchsorted(window, steps["window"], "left")
+        # only the passes from the first step's window on: a search copies the column that it searches
+        start = bisect_left(passes["window"], steps["window"].min())
+        window = passes["window"][start : int(at.max()) + 1]
+        inside = (after >= 0) & (passes["window"][at] == steps["window"])
+        first = start + np.searchsorted(window, steps["window"], "left")
         earlier = averaged[at] > averaged[np.minimum(first, at)]
     else:
         last = np.zeros(len(steps), np.uint8)
         inside = earlier = np.zeros(len(steps), np.bool_)
-    out = np.where(earlier, Gradients.STALE, Gradients.LOCAL)
-    out = np.where(last == Sync.SYNCED, Gradients.SYNCED, out)
-    out = np.where(last == Sync.PARTIAL, Gradients.MIXED, out)
-    out = np.where(last == Sync.ABSENT, Gradients.NONE, out)
-    out = np.where(inside, out, Gradients.LOCAL)
-    out = np.where(after >= size, Gradients.NONE, out)
-    out = np.where((out == Gradients.SYNCED) & (steps["unmanaged"] > 0), Gradients.MIXED, out)
+    out = np.where(earlier, _G_STALE, _G_LOCAL)
+    out = np.where(last == _SYNCED, _G_SYNCED, out)
+    out = np.where(last == _PARTIAL, _G_MIXED, out)
+    out = np.where(last == _ABSENT, _G_NONE, out)
+    out = np.where(inside, out, _G_LOCAL)
+    out = np.where(after >= size, _G_NONE, out)
+    out = np.where((out == _G_SYNCED) & (steps["unmanaged"] > 0), _G_MIXED, out)
     if ranks == 1:
-        out = np.full(len(steps), Gradients.SYNCED)
-    return np.where(steps["flags"] & r.StepFlag.NO_GRADS != 0, Gradients.NONE, out).astype(np.uint8)
+        out = np.full(len(steps), _G_SYNCED)
+    return np.where(steps["flags"] & _NO_GRADS != 0, _G_NONE, out).astype(np.uint8)
 
 
 def by_hand(gradients: U8, sent: Ints, flagged: Bools, numel: int, equal: npt.NDArray[np.int8]) -> U8:
@@ -116,10 +127,10 @@ def by_hand(gradients: U8, sent: Ints, flagged: Bools, numel: int, equal: npt.ND
     A partly averaged step (MIXED) needs only some collective, if equality was measured.
     """
     whole = (sent >= numel) & (numel > 0)
-    rest = (gradients == Gradients.MIXED) & (sent > 0)
+    rest = (gradients == _G_MIXED) & (sent > 0)
     proof = (whole & (equal != 0)) | ((flagged | rest) & (equal == 1))
-    wrong = (gradients == Gradients.LOCAL) | (gradients == Gradients.STALE) | (gradients == Gradients.MIXED)
-    return np.where(wrong & proof, Gradients.SYNCED, gradients).astype(np.uint8)
+    wrong = (gradients == _G_LOCAL) | (gradients == _G_STALE) | (gradients == _G_MIXED)
+    return np.where(wrong & proof, _G_SYNCED, gradients).astype(np.uint8)
 
 
 def _gradients_table() -> U8:

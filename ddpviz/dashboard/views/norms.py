@@ -83,7 +83,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, count: int = 0, 
     index, view = layout(module, cursor, width, count)
     top = int(title and height >= 10)
     if top:
-        canvas.put(0, 0, fmt.shorten(_title(module, view), width), "dim")
+        canvas.put(1, 0, fmt.shorten(_title(module, view), width - 1), "dim")
     legend, steps_row = height >= 6, height >= 9
     bottom = height - 2 - legend - steps_row  # below it: passes, steps, numbers, legend
     rows = bottom - top
@@ -253,10 +253,11 @@ def _draw_marks(
     for lane in lanes:
         _, has = _measured(lane, view, PassFlag.SAMPLED)
         sampled[: len(has)] |= has[: len(sampled)]
+    wide = max(view.width // (view.hi - view.lo) - 1, 1)  # cells of a mark, where a pass has several
     for sync in reversed(_SYNC_ORDER):
         mark = OF_SYNC[sync]
         for column in np.unique(columns[verdicts == sync]).tolist():
-            canvas.put(left + column, y, mark.glyph, mark.role)
+            canvas.put(left + column - (wide - 1) // 2, y, mark.glyph * wide, mark.role)
     both = set(columns[verdicts == Sync.SYNCED].tolist()) & set(columns[verdicts == Sync.LOCAL].tolist())
     for column in both - set(columns[(verdicts != Sync.SYNCED) & (verdicts != Sync.LOCAL)].tolist()):
         canvas.put(left + column, y, SOME, M.SYNCED.role)

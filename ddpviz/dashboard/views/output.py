@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,6 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events, work
+from textual.actions import SkipAction
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -26,7 +28,6 @@ from ddpviz.timeline.model import Timeline
 
 if TYPE_CHECKING:
     from textual.selection import Selection
-    from typing_extensions import Self
 
     from ddpviz.dashboard.state import Cursor
     from ddpviz.findings.model import Finding
@@ -34,13 +35,21 @@ if TYPE_CHECKING:
 KEPT = 20_000  # lines of each log
 EVERY = 0.2  # seconds between two looks
 ALL = "all"
+SCROLLING = {  # keys of the view, and what they do to its lines
+    "up": "scroll_up",
+    "down": "scroll_down",
+    "pageup": "page_up",
+    "pagedown": "page_down",
+    "shift+left": "scroll_left",
+    "shift+right": "scroll_right",
+}
 
 
 def title_of(name: str) -> str:
     return f"rank {name}" if name.isdigit() else name
 
 
-class Lines(ScrollView, can_focus=True, inherit_bindings=False):
+class Lines(ScrollView, can_focus=False, inherit_bindings=False):
     """Lines of text with their own colours; follows the end until it is scrolled away from there."""
 
     DEFAULT_CSS = """
@@ -48,14 +57,6 @@ class Lines(ScrollView, can_focus=True, inherit_bindings=False):
         scrollbar-size: 1 1; scrollbar-background: $surface; scrollbar-corner-color: $surface;
     }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_up", show=False),
-        Binding("down", "scroll_down", show=False),
-        Binding("pageup", "page_up", show=False),
-        Binding("pagedown", "page_down", show=False),
-        Binding("shift+left", "scroll_left", show=False),
-        Binding("shift+right", "scroll_right", show=False),
-    ]
     ALLOW_SELECT: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -173,13 +174,17 @@ class OutputView(Vertical, can_focus=True):
         Key("R", "turn(-1)", "R", "", "The rank's before.", "Output"),
         Key("f", "follow", "f", "follow", "Follow the end of the output, or stay here.", "Output"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.keys, k.action, k.label, show=False) for k in KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(k.keys, k.action, k.label, show=False) for k in KEYS),
+        *(Binding(key, f"lines('{action}')", show=False) for key, action in SCROLLING.items()),
+    ]
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.run_dir: Path | None = None  # may be set before it is mounted, instead of calling `follow`
         self._logs: Logs | None = None
         self._busy = False
+        self.bar, self.text = Bar(), Lines()
         self._forget()
 
     def _forget(self) -> None:
@@ -194,8 +199,8 @@ class OutputView(Vertical, can_focus=True):
         self._looked = False
 
     def compose(self) -> ComposeResult:
-        yield Bar()
-        yield Lines()
+        yield self.bar
+        yield self.text
 
     def on_mount(self) -> None:
         self.set_interval(EVERY, self._look)
@@ -205,11 +210,6 @@ class OutputView(Vertical, can_focus=True):
 
     def on_show(self) -> None:
         self._look()
-
-    def focus(self, scroll_visible: bool = True) -> Self:
-        """The lines take the focus, for they scroll."""
-        self.query_one(Lines).focus(scroll_visible)
-        return self
 
     # -- for the app
 
@@ -233,7 +233,7 @@ class OutputView(Vertical, can_focus=True):
         """Show one log, or "all"."""
         if name != self.chosen and name in (ALL, *self.names):
             self.chosen = name
-            self.query_one(Lines).follow = True
+            self.text.follow = True
             self._refill()
 
     def action_turn(self, by: int) -> None:
@@ -243,9 +243,13 @@ class OutputView(Vertical, can_focus=True):
             self.choose(names[(at + by) % len(names)])
 
     def action_follow(self) -> None:
-        lines = self.query_one(Lines)
+        lines = self.text
         lines.follow = not lines.follow
         self._refill()
+
+    async def action_lines(self, action: str) -> None:
+        with suppress(SkipAction):  # nothing to scroll
+            await self.text.run_action(action)
 
     # -- reading
 
@@ -297,7 +301,7 @@ class OutputView(Vertical, can_focus=True):
         total = len(rows)
         if self._filter:
             rows = [row for row in rows if self._filter.lower() in plain(row[1]).lower()]
-        lines, bar = self.query_one(Lines), self.query_one(Bar)
+        lines, bar = self.text, self.bar
         bar.tabs = [(name, name in self._fresh) for name in self._tabs()]
         bar.chosen = self.chosen
         bar.note = self._note(len(rows), total, lines.follow)

@@ -1,0 +1,130 @@
+"""Why a pass stayed local, as far as it was measured: the sentence and the advice that several findings share.
+
+The flags of `no_sync` are read here only to explain a verdict; the verdict itself never comes from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddpviz.findings import facts, words
+from ddpviz.timeline.model import Lane, Module, Sync, Timeline
+from ddpviz.trace.records import PassFlag
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    kind: str  # "no-sync" | "forward-only" | "bypass" | "no-pass" | "hook" | "replaced" | "incomplete" | "spent" | "flags"
+    sentence: str
+    advice: str
+
+
+def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) -> Why:
+    """Why these passes of this rank, which fed one step, were not all-reduced."""
+    if not len(indices):
+        return Why(
+            "no-pass",
+            "No backward pass produced them: they came from torch.autograd.grad or were written into .grad by hand, and "
+            "DDP never sees those",
+            "Get the gradients with loss.backward(), or average them yourself before the step: "
+            "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()",
+        )
+    rows = lane.passes[np.asarray(indices)]
+    last = rows[-1]
+    flags = PassFlag(int(last["flags"]))
+    known = flags & PassFlag.FLAGS_KNOWN
+    forward = words.at(tl.site(lane.rank, int(last["forward_site"])))
+    which = words.numbered("micro-step", [int(i) for i in indices])
+    verb = "ran" if len(indices) == 1 else "all ran"
+    if flags & PassFlag.COMM_HOOK and flags & PassFlag.REDUCER_DONE and not int(last["launched"]):
+        hook = f" '{module.hook}'" if module.hook else ""
+        return Why(
+            "hook",
+            f"DDP handed the buckets to the communication hook{hook}, and the hook sent nothing",
+            "Let the hook all-reduce bucket.buffer() and divide by the world size, or do not register it",
+        )
+    replaced = _replaced(tl, module, lane)
+    if replaced and int(last["unreduced"]) >= int(last["touched"]) > 0 and not int(last["launched"]):
+        return Why(
+            "replaced",
+            f"The parameters that received them ({words.names(replaced)}) are not the ones that DDP was built with",
+            "Change the parameters first (load_state_dict(assign=True), new layers, unfreezing), then wrap the model in "
+            "DistributedDataParallel",
+        )
+    if known and flags & PassFlag.NO_SYNC_FORWARD and not flags & PassFlag.NO_SYNC_BACKWARD:
+        return Why(
+            "forward-only",
+            f"The forward of micro-step {int(last['index'])}{forward} ran inside no_sync(), and the forward decides: "
+            "leaving no_sync() for the backward alone changes nothing",
+            "Run the forward and the backward of the last micro-step before the step outside no_sync()",
+        )
+    if known and bool(facts.has(rows, PassFlag.NO_SYNC_FORWARD | PassFlag.NO_SYNC_BACKWARD).all()):
+        return Why(
+            "no-sync",
+            f"{words.start(which)} {verb} under no_sync()",
+            "Leave no_sync() for the forward and backward of the last micro-step before the step",
+        )
+    if not bool(facts.has(rows, PassFlag.FORWARD_SEEN).any()):
+        return Why(
+            "bypass",
+            f"No DDP forward came before {which}: the model was called around its wrapper, as ddp.module(x) does, and "
+            "then DDP does not average",
+            "Call the wrapper itself, model(x), for every forward whose loss is trained on",
+        )
+    if known and flags & PassFlag.NO_SYNC_BACKWARD and flags & PassFlag.NO_SYNC_FORWARD:
+        return Why(
+            "no-sync",
+            f"Micro-step {int(last['index'])}, the last before the step, ran under no_sync()",
+            "Leave no_sync() for the forward and backward of the last micro-step before the step",
+        )
+    missing = _missing(module, lane, last)
+    if missing:
+        return Why(
+            "incomplete",
+            f"The bucket never became complete: {words.names(missing)} received no gradient, so its all-reduce was never "
+            "sent",
+            f"Use {words.names(missing, 2)} in the loss, remove or freeze what is not used before wrapping, or pass "
+            "find_unused_parameters=True to DistributedDataParallel",
+        )
+    synced = np.flatnonzero(lane.sync[: int(last["index"])] != int(Sync.LOCAL))
+    earlier = int(synced[-1]) if len(synced) else -1
+    if earlier >= 0 and int(lane.passes[earlier]["window"]) == int(last["window"]):
+        return Why(
+            "spent",
+            f"DDP all-reduces once for each forward that arms it, in the next backward, whatever loss that belongs to; "
+            f"micro-step {earlier} had already used it up",
+            "Run one backward on the sum of the losses, or run each forward directly before its backward, with the last "
+            "pair outside no_sync()",
+        )
+    return Why(
+        "flags",
+        f"{words.start(which)} issued no all-reduce",
+        "Run forward and backward of the last micro-step before the step through the DDP wrapper, outside no_sync()",
+    )
+
+
+def _replaced(tl: Timeline, module: Module, lane: Lane) -> list[str]:
+    return [
+        n for u in tl.unmanaged.get(lane.rank, []) if u.module == module.id and u.reason != "outside" for n in u.names
+    ]
+
+
+def _missing(module: Module, lane: Lane, row: np.void) -> list[str]:
+    """Managed parameters without a gradient so far, if they explain why no bucket was sent."""
+    if int(row["launched"]) >= int(row["buckets"]) or lane.unused is None:
+        return []
+    managed = sum(p.managed for p in module.params)
+    if int(row["touched"]) >= managed:
+        return []
+    return [module.params[p].name for p in lane.unused.params if p < len(module.params) and module.params[p].managed]
+
+
+def off_by_one(lane: Lane, indices: Sequence[int]) -> bool:
+    """The window's first pass was all-reduced and all later ones ran under no_sync: the condition tests the wrong end."""
+    if len(indices) < 2 or lane.sync[indices[0]] != int(Sync.SYNCED):
+        return False
+    rest = lane.passes[np.asarray(indices[1:])]
+    return bool(facts.has(rest, PassFlag.FLAGS_KNOWN | PassFlag.NO_SYNC_FORWARD | PassFlag.NO_SYNC_BACKWARD).all())

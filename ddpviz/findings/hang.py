@@ -1,0 +1,400 @@
+"""Who waits for whom: decides from the timeline alone whether a job is stuck, and says who is missing. A pure function.
+
+Used by `check` while a job runs, by the dashboard to say "waiting", and by the rule collective-hang afterwards.
+
+Stuck means that nobody concerned gets anywhere: some rank has been blocked in a collective (or in setting the job up) for
+`limit_ns`, and every rank that it needs is gone, or blocked itself, or has not answered, or idles. A rank whose main
+thread uses the CPU computes, however slow it is, and then nobody is stuck. A rank that is idle outside any collective
+may be reading from a disk or a network, so it gets four times the limit.
+
+To blame is the rank whose own count of collectives on that group is lowest; where the counts agree but the operation at that
+count differs in kind or size, the odd one out, or the one with fewer passes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from ddpviz.findings import words
+from ddpviz.timeline.model import Module, RankState, Site, Timeline
+from ddpviz.trace import records as r
+
+PATIENCE = 4  # times the limit for a rank that is idle outside any collective
+_NOT_WAITING = ("", "computing")
+_SETUP = ("init_process_group", "DDP constructor", "new_group", "store barrier", "destroy_process_group")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A rank that is blocked, and in what."""
+
+    rank: int
+    doing: str  # "all-reduce", "barrier", "init_process_group", ...
+    what: str  # in words, with bucket, layers and micro-step: "the all-reduce of bucket 0 (fc.weight) in micro-step 4"
+    since_ns: int
+    site: Site
+    group: int
+    count: int  # of the collective it is in, on that group; -1: not known
+    kind: int
+    numel: int
+    module: int
+    pass_index: int
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A rank that the waiting ones need and that will not come."""
+
+    rank: int
+    state: str  # "waits" | "ended" | "silent" | "idle" | "computes" | "unknown"
+    doing: str  # in words: "waits in a barrier (train.py:25)"
+    last: str  # the last thing it did, in words
+    since_ns: int
+    site: Site
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Ranks that wait, and ranks that are missing. `mismatch`: all are there, but in different operations."""
+
+    waiting: tuple[Waiter, ...]
+    missing: tuple[Missing, ...]
+    since_ns: int
+    now_ns: int
+    mismatch: bool
+
+    @property
+    def message(self) -> str:
+        """What is the matter, in a few sentences."""
+        first = self.waiting[0]
+        group = [w for w in self.waiting if (w.what, w.site) == (first.what, first.site)]
+        who = words.start(words.ranks([w.rank for w in group]))
+        verb = "have" if len(group) > 1 else "has"
+        age = words.duration(max(0, self.now_ns - min(w.since_ns for w in group)))
+        head = f"{who} {verb} waited {age} in {first.what}{words.at(first.site)}"
+        gone = [m for m in self.missing if m.rank not in {w.rank for w in group}]
+        if not gone:
+            return f"{head}. All its ranks are there, and it does not end: look at the network or the device."
+        names = words.ranks([m.rank for m in gone])
+        parts = [f"{head} for {names}, which will not come."]
+        for m in gone[:3]:
+            last = f"; the last it did: {m.last}" if m.last else ""
+            parts.append(f"Rank {m.rank} {m.doing}{last}.")
+        others = [w for w in self.waiting if w not in group and w.rank not in {m.rank for m in gone}]
+        for w in others[:2]:
+            parts.append(f"Rank {w.rank} waits in {w.what}{words.at(w.site)}.")
+        return " ".join(parts)
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        states = {m.state for m in self.missing}
+        if "ended" in states:
+            return (
+                "Give every rank the same number of batches, or let all of them leave the loop together; for uneven data use "
+                "`with model.join():`."
+            )
+        if self.mismatch or "waits" in states:
+            return (
+                "All ranks have to issue the same collectives in the same order: look for one that only some ranks reach "
+                "(if rank == 0, a skipped batch, loops of different length, a metric computed on one rank)."
+            )
+        if "silent" in states:
+            return "Its interpreter does not answer: look for native code that holds the GIL at the line above."
+        return "Look at what that rank is doing at the line above, and why it does not get to the collective."
+
+    @property
+    def site(self) -> Site:
+        """Where to look first: the missing rank's line, else the waiting one's."""
+        return next((m.site for m in self.missing if m.site.file), self.waiting[0].site)
+
+
+def stuck(tl: Timeline, now_ns: int, limit_ns: int) -> Hang | None:
+    """The hang that the ranks are in, or None while somebody concerned gets on.
+
+    `now_ns` is on the timeline's clock. With `limit_ns` 0 everybody who waits now counts: the state as it is.
+    """
+    over = limit_ns <= 0
+    waiting = {
+        rank: state
+        for rank, state in tl.ranks.items()
+        if _waits(state, tl) and now_ns - _quiet_since(state) >= limit_ns
+    }
+    for rank in sorted(waiting, key=lambda k: (_order(waiting[k]), k)):
+        needed = _needed(tl, waiting[rank])
+        if all(k in waiting or _hopeless(tl, k, now_ns, limit_ns, waiting[rank]) or over for k in needed):
+            if set(needed) <= set(waiting) and _same_operation(waiting, needed) and not over:
+                since = max(_quiet_since(waiting[k]) for k in needed)
+                if now_ns - since < PATIENCE * limit_ns:
+                    continue  # all are in one collective: it may just be slow
+            return _hang(tl, rank, waiting, needed, now_ns)
+    return None
+
+
+def waiters(tl: Timeline) -> list[Waiter]:
+    """Every rank that is blocked right now, for a viewer."""
+    return [_waiter(tl, rank, state) for rank, state in sorted(tl.ranks.items()) if _waits(state, tl)]
+
+
+# --- one rank ----------------------------------------------------------------------------------------------------------
+
+
+def _waits(state: RankState, tl: Timeline) -> bool:
+    return state.stack is not None and state.stack.doing not in _NOT_WAITING and _alive(state, tl)
+
+
+def _alive(state: RankState, tl: Timeline) -> bool:
+    """Whether it still runs, or ran until the job was ended because it hung."""
+    if state.exit is not None:
+        return tl.run.status == "hung" and state.exit.reason == "signal"
+    return tl.run.status == "hung" or (state.signal is None and state.exit_code is None)
+
+
+def _quiet_since(state: RankState) -> int:
+    since = state.stack.since if state.stack is not None else 0
+    return max(since, state.progress_ns)
+
+
+def _order(state: RankState) -> int:
+    """Waiting in a backward pass first, then in another collective, then in setting up."""
+    stack = state.stack
+    if stack is None:
+        return 3
+    return 0 if stack.pass_index >= 0 and stack.doing == "all-reduce" else 2 if stack.doing in _SETUP else 1
+
+
+def _needed(tl: Timeline, state: RankState) -> tuple[int, ...]:
+    """The ranks that have to come to what this one waits in."""
+    stack = state.stack
+    if stack is not None and stack.group in tl.groups:
+        return tl.groups[stack.group].ranks
+    if stack is not None and 0 <= stack.module < len(tl.modules):
+        return tl.modules[stack.module].ranks
+    return tuple(range(tl.run.world_size)) or tuple(sorted(tl.ranks))
+
+
+def _hopeless(tl: Timeline, rank: int, now: int, limit: int, waiter: RankState) -> bool:
+    """Whether a rank that does not wait itself will not come either."""
+    state = tl.ranks.get(rank)
+    if state is None:  # never heard of: it may be importing torch
+        return now - _quiet_since(waiter) >= PATIENCE * limit
+    if not _alive(state, tl):
+        return True
+    if _waits(state, tl):
+        return False  # blocked, but not for long enough yet
+    if _silent(state, now, limit):
+        return True
+    if state.cpu_ns < 0:  # its CPU time is not known: give it the benefit of the doubt
+        return False
+    return now - max(state.progress_ns, state.busy_ns) >= PATIENCE * limit
+
+
+def _silent(state: RankState, now: int, limit: int) -> bool:
+    """Whether its interpreter has not answered for so long: C code holds the GIL, or the process is frozen."""
+    return state.beat_ns > 0 and now - max(state.beat_ns, state.progress_ns) >= max(limit, 3_000_000_000)
+
+
+def _same_operation(waiting: dict[int, RankState], needed: tuple[int, ...]) -> bool:
+    return len({_operation(waiting[k]) for k in needed}) == 1
+
+
+def _operation(state: RankState) -> tuple[object, ...]:
+    stack = state.stack
+    if stack is None:
+        return ()
+    return (stack.group, stack.count, stack.kind, stack.numel) if stack.count >= 0 else (stack.group, stack.doing)
+
+
+# --- who is to blame ---------------------------------------------------------------------------------------------------
+
+
+def _hang(tl: Timeline, rank: int, waiting: dict[int, RankState], needed: tuple[int, ...], now: int) -> Hang:
+    leader = waiting[rank]
+    here = leader.stack
+    key = here.group if here is not None else -1
+    counts: dict[int, int] = {}
+    for k in needed:
+        state = tl.ranks.get(k)
+        stack = state.stack if k in waiting and state is not None else None
+        if stack is not None and stack.group == key and stack.count >= 0:
+            counts[k] = stack.count
+        elif state is not None and key in state.collectives:
+            counts[k] = state.collectives[key]
+    absent = [k for k in needed if k not in waiting]
+    mismatch = False
+    if not absent and counts and len(set(counts.values())) > 1:
+        absent = [k for k in needed if counts.get(k, -1) == min(counts.values())]
+    elif not absent:
+        kinds = Counter(_operation(waiting[k])[-2:] for k in needed)
+        doing = Counter(waiting[k].stack.doing for k in needed if waiting[k].stack is not None)  # type: ignore[union-attr]
+        if len(kinds) > 1 or len(doing) > 1:
+            mismatch = True
+            mine = _operation(leader)[-2:] if len(kinds) > 1 else (here.doing if here else "")
+            odd = [
+                k
+                for k in needed
+                if (_operation(waiting[k])[-2:] if len(kinds) > 1 else getattr(waiting[k].stack, "doing", "")) != mine
+            ]
+            fewest = [k for k in odd if _passes(tl, k) <= _passes(tl, rank)]
+            absent = fewest or odd
+    else:
+        least = min((counts.get(k, 0) for k in absent), default=0)
+        lower = [k for k in waiting if k in needed and counts.get(k, least + 1) < least]
+        absent = lower or absent
+    ordered = [rank, *(k for k in sorted(waiting) if k != rank and k not in absent)]
+    blocked = tuple(_waiter(tl, k, waiting[k]) for k in ordered if k not in absent or k == rank)
+    missing = tuple(_missing(tl, k, now) for k in absent if k != rank)
+    since = min(w.since_ns for w in blocked)
+    return Hang(blocked, missing, since, now, mismatch)
+
+
+def _passes(tl: Timeline, rank: int) -> int:
+    return sum(len(m.lanes[rank].passes) for m in tl.modules if rank in m.lanes) + _in_pass(tl.ranks.get(rank))
+
+
+def _in_pass(state: RankState | None) -> int:
+    return int(state is not None and state.stack is not None and state.stack.pass_index >= 0)
+
+
+def _waiter(tl: Timeline, rank: int, state: RankState) -> Waiter:
+    stack = state.stack
+    assert stack is not None
+    return Waiter(
+        rank,
+        stack.doing,
+        operation(tl, stack),
+        _quiet_since(state),
+        tl.site(rank, stack.site),
+        stack.group,
+        stack.count,
+        stack.kind,
+        stack.numel,
+        stack.module,
+        stack.pass_index,
+        tuple(stack.frames),
+    )
+
+
+def _missing(tl: Timeline, rank: int, now: int) -> Missing:
+    state = tl.ranks.get(rank)
+    if state is None:
+        return Missing(
+            rank, "unknown", "has not said anything yet: it did not get as far as importing torch", "", 0, Site(), ()
+        )
+    stack = state.stack
+    site = tl.site(rank, stack.site) if stack is not None else Site()
+    frames = tuple(stack.frames) if stack is not None else ()
+    last = last_event(tl, rank)
+    age = words.duration(max(0, now - _quiet_since(state)))
+    if not _alive(state, tl):
+        if state.exit is not None and state.exit.reason in ("finished", "detached") and not state.exit.code:
+            doing = "has finished its script"
+        elif state.exit is not None and state.exit.error:
+            doing = f"has ended with {state.exit.error.splitlines()[0]}"
+        else:
+            doing = f"has ended ({ending(state)})"
+        return Missing(rank, "ended", doing, last, state.exit.at if state.exit else state.last_ns, site, frames)
+    if _waits(state, tl) and stack is not None:
+        return Missing(
+            rank,
+            "waits",
+            f"waits in {operation(tl, stack)}{words.at(site)} since {age}",
+            last,
+            _quiet_since(state),
+            site,
+            frames,
+        )
+    if _silent(state, now, 0):
+        where = f"{words.at(site)}" if site.file else ""
+        quiet = words.duration(max(0, now - state.beat_ns))
+        return Missing(
+            rank,
+            "silent",
+            f"has an interpreter that does not answer since {quiet}{where}",
+            last,
+            state.beat_ns,
+            site,
+            frames,
+        )
+    busy = state.cpu_ns >= 0 and state.busy_ns >= state.beat_ns > 0
+    if busy:
+        return Missing(rank, "computes", f"computes{words.at(site)}", last, state.progress_ns, site, frames)
+    where = words.at(site) or (f" ({frames[0]})" if frames else "")
+    return Missing(
+        rank, "idle", f"is idle outside any collective{where} since {age}", last, state.progress_ns, site, frames
+    )
+
+
+def ending(state: RankState) -> str:
+    """How a process ended: `signal 9`, `exit code 1`, `without a last word`."""
+    if state.signal is not None:
+        return f"signal {state.signal}"
+    code = state.exit.code if state.exit is not None and state.exit.code is not None else state.exit_code
+    return f"exit code {code}" if code is not None else "without a last word"
+
+
+# --- in words ----------------------------------------------------------------------------------------------------------
+
+
+def operation(tl: Timeline, stack: r.Stack) -> str:
+    """What a rank is blocked in: `the all-reduce of bucket 0 (fc.weight, fc.bias) in micro-step 4`."""
+    module = tl.modules[stack.module] if 0 <= stack.module < len(tl.modules) else None
+    if stack.doing == "all-reduce" and module is not None and stack.pass_index >= 0:
+        bucket = ""
+        if stack.bucket >= 0:
+            names = bucket_layers(module, stack.bucket)
+            bucket = f" of bucket {stack.bucket}" + (f" ({names})" if names else "")
+        return f"the all-reduce{bucket} in micro-step {stack.pass_index}{words.of(tl, module)}"
+    if stack.doing == "forward broadcast":
+        return "the broadcast of buffers at a DDP forward" + (words.of(tl, module) if module is not None else "")
+    if stack.doing == "DDP constructor":
+        return "the constructor of DistributedDataParallel, which compares the models of all ranks"
+    if stack.doing in _SETUP:
+        return f"{stack.doing}()" if "_" in stack.doing else f"a {stack.doing}"
+    sub = tl.groups.get(stack.group)
+    of = f" of {words.ranks(sub.ranks)}" if sub is not None and 0 < len(sub.ranks) < tl.run.world_size else ""
+    article = "an" if stack.doing[:1] in "aeiou" else "a"
+    return f"{article} {stack.doing}{of}"
+
+
+def bucket_layers(module: Module, bucket: int) -> str:
+    layout = module.layouts[-1] if module.layouts else None
+    return words.layers(module, layout.buckets[bucket]) if layout is not None and bucket < len(layout.buckets) else ""
+
+
+def last_event(tl: Timeline, rank: int) -> str:
+    """The newest thing that a rank is known to have done, in words."""
+    events: list[tuple[int, str]] = []
+    for module in tl.modules:
+        lane = module.lanes.get(rank)
+        if lane is None:
+            continue
+        of = words.of(tl, module)
+        if len(lane.passes):
+            row = lane.passes[-1]
+            kind = ("local", "all-reduced", "partly all-reduced", "", "unfinished", "", "")[int(lane.sync[-1])]
+            site = words.at(tl.site(rank, int(row["backward_site"])))
+            events.append((int(row["end"]), f"micro-step {int(row['index'])}{of}, {kind}{site}"))
+        elif module.layouts:
+            events.append((module.layouts[0].at, f"wrapped {module.name} in DDP{words.at(module.site)}"))
+        if len(lane.steps):
+            row = lane.steps[-1]
+            site = words.at(tl.site(rank, int(row["site"])))
+            events.append((int(row["end"]), f"step {int(row['index'])}{of}{site}"))
+    for group in tl.groups.values():
+        rows = group.collectives.get(rank)
+        if rows is not None and len(rows):
+            row = rows[-1]
+            name = _KINDS.get(int(row["kind"]), "a collective")
+            events.append((int(row["begin"]), f"{name}{words.at(tl.site(rank, int(row['site'])))}"))
+    return max(events)[1] if events else ""
+
+
+_KINDS = {
+    int(k): ("an " if k.name[0] in "AEIOU" else "a ") + k.name.lower().replace("_", "-")
+    for k in r.CollectiveKind
+    if k is not r.CollectiveKind.UNKNOWN
+}

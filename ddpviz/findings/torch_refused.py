@@ -1,0 +1,95 @@
+"""torch-refused: PyTorch itself raised one of its obscure DDP errors, explained in plain words.
+
+Measured: what a DDP constructor, forward or backward raised, in PyTorch's own words, or the exception that ended the rank,
+with the parameters that had received no gradient by then.
+
+Fires for the errors in `refusals.py`, once for each kind, unless the script caught the error and finished well.
+
+Does not fire for any other exception, however it may be raised: nothing is explained that was not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpviz.findings import words
+from ddpviz.findings.model import Finding, Severity
+from ddpviz.findings.refusals import REFUSALS, Case, Refusal
+from ddpviz.timeline.model import RankState, Timeline
+from ddpviz.trace import records as r
+
+
+def check(tl: Timeline) -> Iterator[Finding]:
+    found: dict[str, list[tuple[Refusal, Case]]] = {}
+    for state in tl.ranks.values():
+        for refusal, case in _of(tl, state):
+            found.setdefault(refusal.kind, []).append((refusal, case))
+    for cases in found.values():
+        cases.sort(key=lambda c: (c[0].rank_of_words, c[1].rank))
+        refusal, case = cases[0]
+        ranks = tuple(sorted({c.rank for _, c in cases}))
+        message, advice = refusal.explain(case)
+        site = tl.site(case.rank, case.site)
+        said = case.message.strip().splitlines()[0] if case.message.strip() else ""
+        said = said if len(said) <= 160 else said[:157].rsplit(" ", 1)[0] + " ..."
+        where = f"PyTorch raised in the {case.where}" if case.where else "PyTorch raised"
+        head = f"{where} on {words.ranks(ranks, tuple(tl.ranks))}{words.at(site)}: "
+        if refusal.crash:
+            head = f"{words.start(words.ranks(ranks, tuple(tl.ranks)))} crashed{words.at(site)}: "
+        yield Finding(
+            "torch-refused",
+            Severity.ERROR,
+            head + message + (f' (PyTorch says: "{said}")' if said else ""),
+            advice,
+            module=case.module.id if case.module is not None else None,
+            ranks=ranks,
+            count=len(ranks),
+            backward=case.pass_index if case.pass_index >= 0 else None,
+            file=site.file,
+            line=site.line,
+            code=site.code,
+            via=site.via,
+        )
+
+
+def explained(tl: Timeline, state: RankState) -> bool:
+    """Whether this rank ended with an error that this rule explains."""
+    return any(True for _ in _of(tl, state))
+
+
+def _of(tl: Timeline, state: RankState) -> Iterator[tuple[Refusal, Case]]:
+    ended_well = state.exit is not None and state.status == "finished"
+    if ended_well and tl.run.status == "finished":
+        return
+    seen = set()
+    for record in state.refused:
+        where = {
+            "constructor": "constructor of DistributedDataParallel",
+            "init_process_group": "process group's set-up",
+        }
+        case = _case(tl, state, record.message, where.get(record.where, record.where), record)
+        for refusal in REFUSALS:
+            if (match := refusal.pattern.search(record.message)) is not None:
+                seen.add(refusal.kind)
+                yield refusal, case.with_match(match)
+                break
+    error = state.exit.error if state.exit is not None else ""
+    for refusal in REFUSALS:
+        if refusal.crash:
+            if refusal.crashed(state) and refusal.kind not in seen:
+                yield refusal, _case(tl, state, "", "", None)
+        elif error and (match := refusal.pattern.search(error)) is not None:
+            if refusal.kind not in seen and not seen:
+                yield refusal, _case(tl, state, error, "", None).with_match(match)
+            break
+
+
+def _case(tl: Timeline, state: RankState, message: str, where: str, record: r.Refused | None) -> Case:
+    number = record.module if record is not None else -1
+    module = tl.modules[number] if 0 <= number < len(tl.modules) else None
+    if module is None and len(tl.modules) == 1:
+        module = tl.modules[0]
+    site = record.site if record is not None else state.exit.site if state.exit is not None else 0
+    index = record.pass_index if record is not None else -1
+    missing = tuple(record.params) if record is not None else ()
+    return Case(tl, state, module, message, where, site, index, missing)

@@ -118,14 +118,20 @@ def story_text(
         return "This run cannot be followed", "wrong", text
     present = cursor.live or (module := module_of(tl, cursor)) is None or cursor.index >= module.passes - 1
     if present and here.state is State.WAITING:
-        for line, role in hang_lines(tl, here, snap.now):
-            text.append(line + "\n", ink[role])
-        for finding in by_weight(snap.findings)[:1]:
-            text.append(f"→ {finding.advice}\n", ink["local"])
+        cause = next((f for f in by_weight(snap.findings) if f.severity is Severity.ERROR), None)
+        for number, (line, role) in enumerate(hang_lines(tl, here, snap.now)):
+            told = cause.message if cause is not None and number == 0 else line
+            text.append(told + "\n", ink[role])
+        if cause is not None:
+            text.append(f"→ {cause.advice}\n", ink["local"])
         return f"{M.WAITING.glyph} Waiting", "waiting", text
     if present and here.state is State.FAILED and not cursor.playing:
         failure = failed_text(tl, ink)
+        for finding in by_weight(snap.findings)[:1]:
+            failure.append(f"{finding.message}\n", ink["text"])
+            failure.append(f"→ {finding.advice}\n", ink["local"])
         if failure.plain:
+            failure.append("6 shows each rank's whole output", ink["dim"])
             return f"{M.WRONG_STEP.glyph} Failed", "wrong", failure
     text.append(narrate(tl, cursor), ink["text"])
     role = ""
@@ -171,6 +177,4 @@ def failed_text(tl: Timeline, ink: dict[str, Style]) -> Text:
     if first is not None and first.exit is not None:
         for line in first.exit.traceback.strip().splitlines()[-4:-1]:
             text.append(f"  {line.strip()}\n", ink["dim"])
-    if failed:
-        text.append("6 shows each rank's whole output", ink["dim"])
     return text

@@ -18,6 +18,7 @@ from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
 
 Codes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
 
 
 class Cell(IntEnum):
@@ -88,7 +89,15 @@ class Grid:
     bounds: npt.NDArray[np.bool_]  # per column: a window ends with its last pass
     mixed: npt.NDArray[np.bool_]  # per column: ranks disagreed
     steps: dict[int, int]  # column -> number of the last optimizer step behind it
-    hidden: int = 0  # groups of ranks that found no row
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The whole run over a few columns, all ranks in one."""
+
+    cells: Codes
+    synced: npt.NDArray[np.float32]  # the greatest share of any row
+    ticks: Codes
 
 
 def length(tl: Timeline, module: Module) -> int:
@@ -161,18 +170,20 @@ def ticks(module: Module, lane: Lane | None, start: int, stop: int, *, meant: bo
     return out
 
 
-def aggregate(codes: Codes, factor: int) -> Codes:
-    """The greatest (the worst) of every `factor` codes."""
-    if factor == 1 or not len(codes):
-        return codes
-    return np.asarray(np.maximum.reduceat(codes, np.arange(0, len(codes), factor)), dtype=np.uint8)
+def edges(length: int, factor: int) -> Ints:
+    """Where columns of `factor` passes begin."""
+    return np.arange(0, length, factor)
 
 
-def share_synced(codes: Codes, factor: int) -> npt.NDArray[np.float32]:
-    """Of every `factor` passes that ended, the share that was all-reduced; NaN where none ended."""
+def worst(codes: Codes, at: Ints) -> Codes:
+    """The greatest (the worst) code of each column; `at` is where columns begin."""
+    return np.asarray(np.maximum.reduceat(codes, at), dtype=np.uint8) if len(codes) else codes
+
+
+def share_synced(codes: Codes, at: Ints) -> npt.NDArray[np.float32]:
+    """Of the passes of a column that ended, the share that was all-reduced; NaN where none ended."""
     if not len(codes):
         return np.zeros(0, np.float32)
-    at = np.arange(0, len(codes), factor)
     local = np.add.reduceat((codes == Cell.LOCAL).astype(np.float32), at)
     synced = np.add.reduceat((codes == Cell.SYNCED).astype(np.float32), at)
     with np.errstate(invalid="ignore"):
@@ -235,13 +246,13 @@ def grid(
     factor: int,
     columns: int,
     meant: bool,
-    hidden: int = 0,
 ) -> Grid:
     """The visible part: `columns` columns of `factor` passes from pass `first`."""
     start, stop = first, first + factor * columns
     total = length(tl, module)
     stop = min(stop, -(-total // factor) * factor)
     rows = []
+    at = edges(max(stop - start, 0), factor)
     for ranks in groups:
         codes = cells(tl, module, ranks[0], start, stop)
         marks = ticks(module, module.lanes.get(ranks[0]), start, stop, meant=meant)
@@ -249,17 +260,31 @@ def grid(
             if len(ranks) <= 64 or rank == ranks[-1]:  # they are alike: all but the live end is the same
                 codes = np.maximum(codes, cells(tl, module, rank, start, stop))
                 marks = np.maximum(marks, ticks(module, module.lanes.get(rank), start, stop, meant=meant))
-        rows.append(Row(ranks, aggregate(codes, factor), share_synced(codes, factor), aggregate(marks, factor)))
+        rows.append(Row(ranks, worst(codes, at), share_synced(codes, at), worst(marks, at)))
     return Grid(
         first=first,
         factor=factor,
         columns=-(-max(stop - start, 0) // factor),
         rows=tuple(rows),
-        bounds=aggregate(_bounds(module, start, stop), factor).astype(np.bool_),
-        mixed=aggregate(_mixed(module, start, stop), factor).astype(np.bool_),
+        bounds=worst(_bounds(module, start, stop), at).astype(np.bool_),
+        mixed=worst(_mixed(module, start, stop), at).astype(np.bool_),
         steps=_steps(module, start, stop, factor),
-        hidden=hidden,
     )
+
+
+def whole(
+    tl: Timeline, module: Module, groups: list[tuple[int, ...]], *, total: int, columns: int, meant: bool
+) -> Whole:
+    """The run from its first pass over `columns` columns (no more than passes); a group's first rank stands for it."""
+    at = np.arange(columns) * total // max(columns, 1)
+    codes, ticked = np.zeros(columns, np.uint8), np.zeros(columns, np.uint8)
+    synced = np.zeros(columns, np.float32)
+    for ranks in groups:
+        its = cells(tl, module, ranks[0], 0, total)
+        codes = np.maximum(codes, worst(its, at))
+        ticked = np.maximum(ticked, worst(ticks(module, module.lanes.get(ranks[0]), 0, total, meant=meant), at))
+        synced = np.maximum(synced, np.nan_to_num(share_synced(its, at)))
+    return Whole(codes, synced, ticked)
 
 
 def _bounds(module: Module, start: int, stop: int) -> Codes:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
 from textual.widget import Widget
@@ -54,7 +54,7 @@ class View(Protocol):
     def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None: ...
 
 
-def bindings() -> list[Binding]:
+def bindings() -> list[BindingType]:
     """Textual's bindings, from the table."""
     return [
         Binding(key.keys, key.action, key.label, show=False, priority=key.action.split("(")[0] in ALWAYS_FIRST)
@@ -70,7 +70,7 @@ class Main(Screen[None]):
     Main.-small Header, Main.-small Tabs, Main.-small Footer, Main.-small #views { display: none; }
     Main.-small #small { display: block; }
     """
-    BINDINGS = bindings()
+    BINDINGS: ClassVar[list[BindingType]] = bindings()
 
     def __init__(self, feed: Feed, cursor: Cursor, *, motion: bool) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Main(Screen[None]):
             view = self._views.get(self.view)
             if isinstance(view, Overview):
                 view.tell(replace(snap, now=present), self.cursor, self._here, self.feed.trends(self.cursor))
-            elif view is not None:
+            elif view is not None and view.is_mounted:
                 cast(View, view).show(snap.tl, self.cursor, snap.findings)
 
     def _note(self, speed: str) -> str:

@@ -30,7 +30,7 @@ def reached(tl: Timeline, state: RankState) -> int:
 
 def doing(state: RankState, stage: int) -> str:
     """What a rank that stands before stage `stage` is at."""
-    if state.stack is not None and state.stack.doing:
+    if state.stack is not None and state.stack.doing not in ("", "computing"):
         return state.stack.doing
     return ("importing torch", "before init_process_group", "building the model", "first forward")[min(stage, 3)]
 
@@ -83,7 +83,8 @@ def _ended(snap: Snapshot, here: Situation, ink: dict[str, Style], text: Text) -
     if here.state is State.FAILED:
         text.append("The job ended before any backward pass.\n", ink["wrong"] + Style(bold=True))
         failure = failed_text(tl, ink)
-        text.append_text(failure if failure.plain else Text("6 shows its output", ink["dim"]))
+        text.append_text(failure)
+        text.append("6 shows its whole output", ink["dim"])
         return f"{M.WRONG_STEP.glyph} Failed", "wrong", text
     word = "was interrupted" if here.state is State.INTERRUPTED else "ended"
     if not tl.ranks:

@@ -94,16 +94,15 @@ class _Plain:
         found = worst_first(find(tl))
         self.findings([f for f in found if f.severity is not Severity.INFO])
         outcome = Outcome(tl, found, reader.run_dir, self.follower.logs, signum)
-        self.err.line()
-        for line in text.failures(outcome, self.err):
-            self.err.line(line)
-        for note in dict.fromkeys([*tl.run.notes, *reader.problems]):
-            self.say(clean(note))
-        for finding in found:
-            for line in text.brief(finding, self.err):
-                self.err.line("  " + line)
-        for line in text.summary(tl):
-            self.err.line(line)
+        sections = [
+            *text.failures(outcome, self.err, "run"),
+            [f"ddpviz: {clean(note)}" for note in dict.fromkeys([*tl.run.notes, *reader.problems])],
+            ["  " + line for finding in found for line in text.brief(finding, self.err)],
+            list(text.summary(tl)),
+        ]
+        for section in sections:
+            for line in ["", *section] if section else []:
+                self.err.line(line)
         self.say(text.ending(outcome, self.err))
 
     def say(self, line: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,9 @@ import numpy as np
 from ddpviz.export import words
 from ddpviz.export.source import source
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.findings.rank_died import PEER_GONE
 from ddpviz.headless.console import Console
+from ddpviz.headless.hints import hint
 from ddpviz.headless.outcome import Outcome, worst_first
 from ddpviz.timeline import model as m
 from ddpviz.timeline.trends import traffic
@@ -23,34 +27,28 @@ MARKS = {Severity.ERROR: "✗", Severity.WARNING: "▲", Severity.INFO: "·"}
 
 def verdict(outcome: Outcome, out: Console, *, fail_on: str = "error", verb: str = "check") -> Iterator[str]:
     """The whole text: header, findings, failed ranks, summary, last line."""
-    yield out.paint(header(outcome.timeline, verb), "bold")
-    for note in outcome.timeline.run.notes:
-        yield f"  note: {clean(note)}"
-    yield ""
-    shown = [f for f in worst_first(outcome.findings) if f.severity > Severity.INFO]
-    for finding in shown:
-        yield from finding_lines(finding, out)
-        yield ""
-    for finding in worst_first(outcome.findings):
-        if finding.severity is Severity.INFO:
-            yield from brief(finding, out)
-    if any(f.severity is Severity.INFO for f in outcome.findings):
-        yield ""
-    failed = list(failures(outcome, out))
-    yield from failed
-    yield from summary(outcome.timeline)
-    yield ""
-    yield last_line(outcome, out, fail_on)
+    tl = outcome.timeline
+    findings = worst_first(outcome.findings)
+    sections = [
+        [out.paint(header(tl, verb), "bold"), *(f"  note: {clean(note)}" for note in tl.run.notes)],
+        *(list(finding_lines(f, out)) for f in findings if f.severity > Severity.INFO),
+        [line for f in findings if f.severity is Severity.INFO for line in brief(f, out)],
+        *failures(outcome, out, verb),
+        list(summary(tl)),
+        [last_line(outcome, out, fail_on)],
+    ]
+    for number, section in enumerate(section for section in sections if section):
+        yield from [""] * (number > 0)
+        yield from section
 
 
 def header(tl: m.Timeline, verb: str) -> str:
     """`ddpviz check train.py: 2 ranks, gloo (no CUDA device), torch 2.14.1`."""
     run = tl.run
     ranks = run.world_size or len(tl.ranks)
-    backend = run.backend or "backend not known"
     parts = [
-        words.plural(ranks, "rank") if ranks else "no rank seen",
-        f"{backend} ({clean(run.backend_reason)})" if run.backend_reason else backend,
+        words.plural(ranks, "rank") if ranks else "ranks as its launcher starts them",
+        f"{run.backend} ({clean(run.backend_reason)})" if run.backend else f"backend: {clean(run.backend_reason)}",
         *([f"torch {run.torch}"] if run.torch else []),
         *(["redirected to the CPU by --cpu"] if run.redirected else []),
     ]
@@ -109,56 +107,99 @@ def source_lines(finding: Finding) -> list[str]:
 # --- ranks that failed -----------------------------------------------------------------------------------------------
 
 
-def failures(outcome: Outcome, out: Console) -> Iterator[str]:
-    """Each rank that failed or hangs, with its own traceback and the end of its log."""
+def failures(outcome: Outcome, out: Console, verb: str = "check") -> Iterator[list[str]]:
+    """Each rank that failed or hangs, with its own traceback and the end of its log; then what to do, where known."""
     tl = outcome.timeline
-    if tl.run.status == "finished" or outcome.signum is not None:
+    if tl.run.status == "hung":
+        yield from (_standing(tl, rank) for rank in sorted({*range(tl.run.world_size or 0), *tl.ranks}))
+    if tl.run.status != "failed" or outcome.signum is not None:
         return
     told: set[tuple[str, ...]] = set()
-    for rank in sorted({*range(tl.run.world_size or 0), *tl.ranks}):
-        state = tl.ranks.get(rank)
-        if tl.run.status == "hung":
-            yield from _standing(tl, rank)
-            continue
-        ended_by_others = state is not None and state.exit is not None and state.exit.reason == "signal"
-        if ended_by_others or (state is not None and state.status in ("finished", "running", "waiting")):
-            continue
-        last_word = state.exit if state is not None else None
-        trace = clean(last_word.traceback, newlines=True).rstrip().splitlines() if last_word is not None else []
-        tail = _before_traceback(outcome.logs.end_of(str(rank)), bool(trace))
-        yield out.paint(f"✗ rank {rank} {_how(tl, rank)}", "error")
-        if (key := tuple(trace or tail)) and key in told:
-            yield "  with the same error"
+    said: list[str] = []
+    for rank in _failed(tl):
+        trace, tail = _last_words(outcome, rank)
+        said += trace or tail
+        lines = [out.paint(f"✗ rank {rank} {_how(tl, rank)}", "error")]
+        if (key := tuple(trace or tail)) in told:
+            lines.append("  with the same error")
         else:
             told.add(key)
-            yield from (f"  │ {line}" for line in trace)
+            lines += [f"  │ {line}" for line in trace]
             if tail:
-                yield f"  end of its log ({_log_name(outcome, str(rank))}):"
-                yield from (f"  │ {line}" for line in tail)
-        yield ""
-    tail = outcome.logs.end_of("command", 25)
-    if tail and tl.run.status == "failed" and not any(told):
-        yield f"  end of the command's log ({_log_name(outcome, 'command')}):"
-        yield from (f"  │ {line}" for line in tail)
-        yield ""
+                lines.append(f"  end of its log ({_log_name(outcome, str(rank))}):")
+                lines += [f"  │ {line}" for line in tail]
+        yield lines
+    for key, name in (("command", "the command's"), ("launcher", "the launcher's")):
+        tail = without_probe(outcome.logs.end_of(key, 25))
+        if tail and not any(told):
+            told.add(tuple(tail))
+            said += tail
+            yield [f"  end of {name} log ({_log_name(outcome, key)}):", *(f"  │ {line}" for line in tail)]
+    refused = any(f.rule == "torch-refused" for f in outcome.findings)  # has its own advice
+    script = next((shorter(word) for word in tl.run.command if word.endswith(".py")), "SCRIPT.py")
+    advice = hint("\n".join(said), verb=verb, script=script, redirected=tl.run.redirected)
+    if advice and not refused:
+        yield [f"→ {clean(advice)}"]
 
 
-def _standing(tl: m.Timeline, rank: int) -> Iterator[str]:
+def _failed(tl: m.Timeline) -> list[int]:
+    """The ranks that failed of themselves; those that only followed (ended, or cut off) where there is no other."""
+    own, followed = [], []
+    for rank in sorted({*range(tl.run.world_size or 0), *tl.ranks}):
+        state = tl.ranks.get(rank)
+        if state is not None and state.status in ("finished", "running", "waiting"):
+            continue
+        last_word = state.exit if state is not None else None
+        cut_off = last_word is not None and (last_word.reason == "signal" or PEER_GONE.search(last_word.error))
+        ended = state is not None and state.signal == signal.SIGTERM
+        (followed if cut_off or ended else own).append(rank)
+    return own or followed
+
+
+def _last_words(outcome: Outcome, rank: int) -> tuple[list[str], list[str]]:
+    """A rank's traceback without the probe's frames, and the end of its log without that traceback."""
+    state = outcome.timeline.ranks.get(rank)
+    text = state.exit.traceback if state is not None and state.exit is not None else ""
+    trace = without_probe(clean(text, newlines=True).rstrip().splitlines())
+    tail = outcome.logs.end_of(str(rank), 40)
+    if trace:
+        start = next((n for n, line in enumerate(tail) if line.endswith("Traceback (most recent call last):")), None)
+        tail = tail[:start] if start is not None else []
+    return trace, without_probe(tail)[-15:]
+
+
+def without_probe(lines: list[str]) -> list[str]:
+    """A traceback's lines without ddpviz's own frames: the user's code and PyTorch's are what it is about."""
+    kept: list[str] = []
+    skipping = False
+    for line in lines:
+        if _FRAME.match(line):
+            skipping = _OURS in line
+        elif not line.startswith("    "):
+            skipping = False
+        if not skipping:
+            kept.append(line)
+    return kept
+
+
+_FRAME = re.compile(r'\s*File ".*", line \d+')
+_OURS = os.sep + os.path.join("ddpviz", "probe") + os.sep
+
+
+def _standing(tl: m.Timeline, rank: int) -> list[str]:
     """Where a rank of a hung job stands."""
     state = tl.ranks.get(rank)
     if state is None:
-        yield f"  rank {rank} was never heard of"
-        return
+        return [f"◌ rank {rank} was never heard of"]
     waits = words.waiting_for(tl, state)
     if waits is not None and state.stack is not None:
         since = words.duration(max(tl.now_ns - state.stack.since, 0))
-        yield f"◌ rank {rank} has waited {since} in {clean(waits)}"
+        first = f"◌ rank {rank} has waited {since} in {clean(waits)}"
     else:
         event = words.last_event(tl, rank)
-        yield f"◌ rank {rank} is {state.status}" + (f"; last: {clean(event)}" if event else "")
-    if state.stack is not None:
-        yield from (f"  │ {clean(frame)}" for frame in state.stack.frames[:8])
-    yield ""
+        first = f"◌ rank {rank} is {state.status}" + (f"; last: {clean(event)}" if event else "")
+    frames = [clean(frame) for frame in state.stack.frames if _OURS not in frame] if state.stack is not None else []
+    return [first, *(f"  │ {frame}" for frame in frames[:8])]
 
 
 def _how(tl: m.Timeline, rank: int) -> str:
@@ -166,16 +207,6 @@ def _how(tl: m.Timeline, rank: int) -> str:
     part = words.rank_end(tl, rank)
     event = words.last_event(tl, rank) if tl.modules else ""
     return clean(part + (f"; last: {event}" if event else ""))
-
-
-def _before_traceback(lines: list[str], cut: bool) -> list[str]:
-    """A log's end without the traceback that is shown in full already."""
-    if not cut:
-        return lines
-    for number, line in enumerate(lines):
-        if line.endswith("Traceback (most recent call last):"):
-            return lines[:number]
-    return [] if lines and lines[0].startswith(" ") else lines[:0]
 
 
 def _log_name(outcome: Outcome, key: str) -> str:
@@ -191,11 +222,13 @@ def summary(tl: m.Timeline) -> Iterator[str]:
     for module in tl.modules:
         name = f"{words.module_name(tl, module)}: " if len(tl.modules) > 1 else ""
         kinds = Counter(m.Sync(v) for v in module.verdicts.tolist())
+        if tl.run.status != "running" and (open_ended := kinds.pop(m.Sync.RUNNING, 0)):
+            kinds[m.Sync.UNFINISHED] += open_ended
         parts = [f"{count:,} {words.PASS_WORDS[kind]}" for kind, count in sorted(kinds.items())]
         yield f"  {name}{words.plural(module.passes, 'micro-step')}" + (": " + ", ".join(parts) if parts else "")
         sent, saved = traffic(module)
-        share = f" ({words.percent(saved / (sent + saved))})" if sent + saved else ""
-        yield f"  {name}a rank sent {words.size(sent)} of gradients; local passes saved {words.size(saved)}{share}"
+        less = f"; local passes saved {words.size(saved)} ({words.percent(saved / (sent + saved))})" if saved else ""
+        yield f"  {name}a rank sent {words.size(sent)} of gradients{less}"
     if tl.steps or tl.modules:
         yield f"  {steps(tl)}"
     if tl.skipped:

@@ -29,6 +29,7 @@ _HAS_PARAM = int(r.StepFlag.HAS_PARAM)
 _LOCAL = int(Gradients.LOCAL)
 _MIXED = int(Gradients.MIXED)
 _LATE = np.iinfo(np.int64).max
+_BLOCK = 1 << 16  # steps judged at once: bounds the memory of a long recording
 
 
 class ModuleSteps:
@@ -61,7 +62,8 @@ class ModuleSteps:
         if dirty:
             for column in (self.gradients, self.replicas, self.equal, self.in_phase, self.begin, self.end):
                 column.grow(dirty.high)
-            self._judge(lanes, dirty.low, dirty.high)
+            for low in range(dirty.low, dirty.high, _BLOCK):
+                self._judge(lanes, low, min(low + _BLOCK, dirty.high))
         return dirty
 
     def _rows(self, lane: LaneFold) -> Rows:
@@ -146,7 +148,10 @@ class StepTable(Sequence[Step]):
             self._modules[module.id] = (ModuleSteps(module, self._skipped), lanes)
         dirty = self._modules[module.id][0].update(lanes)
         if dirty:
-            self._combine(dirty.low, dirty.high)
+            for low in range(dirty.low, dirty.high, _BLOCK):
+                self._combine(low, min(low + _BLOCK, dirty.high))
+            there = self._gradients.view != _NOT_THERE
+            self._order = None if there.all() else np.flatnonzero(there)
         return bool(dirty)
 
     def _combine(self, low: int, high: int) -> None:
@@ -177,8 +182,6 @@ class StepTable(Sequence[Step]):
         worst = np.where((reps == Replicas.DIVERGED).any(0), Replicas.DIVERGED, Replicas.UNKNOWN)
         self._replicas.view[view] = np.where(all_equal, Replicas.EQUAL, worst)
         self._in_phase.view[view], self._begin.view[view], self._end.view[view] = phase, begin, end
-        there = self._gradients.view != _NOT_THERE
-        self._order = None if there.all() else np.flatnonzero(there)
 
     def _pick(self, column: Column) -> npt.NDArray[np.int64]:
         return column.view if self._order is None else column.view[self._order]

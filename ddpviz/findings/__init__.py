@@ -1,7 +1,7 @@
 """What is wrong, where, and what to do: a Timeline in, findings out.
 
-One rule a file, each a function `check(tl)`; `find` runs them all. No rule knows another's state; causes come before their
-consequences in RULES, which is the order of findings of one severity.
+One rule a file, each a function `check(tl)`; `find` runs them all. No rule knows another's state; causes come before
+their consequences in RULES, which is the order of findings of one severity.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Measured: a checksum of every buffer when the process ended, compared across ranks.
 
-Fires when they differ and DDP was told not to broadcast them (broadcast_buffers=False): each rank then evaluates another
-model, and a checkpoint holds the statistics of one rank's data alone.
+Fires when they differ and DDP was told not to broadcast them (broadcast_buffers=False): each rank then evaluates
+another model, and a checkpoint holds the statistics of one rank's data alone.
 
-Does not fire where DDP broadcasts the buffers at each forward: they differ after every last forward then, and that is how
-it works. Nor for ranks that finished under `join` or did not finish, nor for a single rank.
+Does not fire where DDP broadcasts the buffers at each forward: they differ after every last forward then, and that is
+how it works. Nor for ranks that finished under `join` or did not finish, nor for a single rank.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
             f"At the end {words.plural(len(differ), 'buffer')}{words.of(tl, module)} differ between "
             f"{words.ranks(module.ranks, module.ranks)} ({words.names(differ)}): DDP does not broadcast them "
             f"(broadcast_buffers=False{words.at(module.site)}), so each rank evaluates with its own.",
-            "Leave broadcast_buffers at True, convert BatchNorm with torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) "
-            "before wrapping, or average the buffers before you evaluate or save.",
+            "Leave broadcast_buffers at True, convert BatchNorm with "
+            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping, or average the buffers before you "
+            "evaluate or save.",
             module=module.id,
             ranks=module.ranks,
             count=len(differ),

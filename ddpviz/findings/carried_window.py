@@ -6,9 +6,9 @@ Fires when the first window has m passes, every other has m or m + r, at least o
 with exactly r passes that no step used (0 < r < m). That is the trace of a counter that starts anew each epoch over a
 loader whose length is no multiple of m: the tail is not stepped, and the next epoch's first window carries it.
 
-Does not fire for windows that grow by a schedule, for a last window that is meant to take the rest (nothing is left over
-then), for a counter that runs on across epochs, for windows cleared at the epoch's start (lost-micro-steps), or while the
-job runs.
+Does not fire for windows that grow by a schedule, for a last window that is meant to take the rest (nothing is left
+over then), for a counter that runs on across epochs, for windows cleared at the epoch's start (lost-micro-steps), or
+while the job runs.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "carried-window",
             Severity.WARNING,
-            f"The window{words.of(tl, module)} that begins at micro-step {first}{words.at(where)} holds {usual + extra} "
-            f"micro-steps instead of {usual}: {words.plural(extra, 'micro-step')} left over from before, and never stepped, "
-            f"went into it. {words.plural(len(starts), 'window is', 'windows are')} like that, and "
-            f"{words.plural(extra, 'micro-step')} were left over at the end.",
-            "Close the short window at the end of an epoch: synchronise and step on its last micro-step too, "
-            "`if (i + 1) % accumulation == 0 or i + 1 == len(loader)`; or zero the gradients when an epoch starts.",
+            f"The window{words.of(tl, module)} that begins at micro-step {first}{words.at(where)} holds "
+            f"{usual + extra} micro-steps instead of {usual}: {words.plural(extra, 'micro-step')} left over from "
+            f"before, and never stepped, went into it. {words.plural(len(starts), 'window is', 'windows are')} like "
+            f"that, and {words.plural(extra, 'micro-step')} were left over at the end.",
+            "Close the short window at the end of an epoch: synchronise and step on its last micro-step too, `if (i "
+            "+ 1) % accumulation == 0 or i + 1 == len(loader)`; or zero the gradients when an epoch starts.",
             module=module.id,
             ranks=ranks,
             count=len(starts),

@@ -17,7 +17,7 @@ from ddpviz.trace.records import PassFlag
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    kind: str  # "no-sync" | "forward-only" | "bypass" | "no-pass" | "hook" | "replaced" | "incomplete" | "spent" | "flags"
+    kind: str  # "no-sync", "forward-only", "bypass", "no-pass", "hook", "replaced", "incomplete", "spent" or "flags"
     sentence: str
     advice: str
 
@@ -27,8 +27,8 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     if not len(indices):
         return Why(
             "no-pass",
-            "No backward pass produced them: they came from torch.autograd.grad or were written into .grad by hand, and "
-            "DDP never sees those",
+            "No backward pass produced them: they came from torch.autograd.grad or were written into .grad by hand, "
+            "and DDP never sees those",
             "Get the gradients with loss.backward(), or average them yourself before the step: "
             "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()",
         )
@@ -51,8 +51,8 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
         return Why(
             "replaced",
             f"The parameters that received them ({words.names(replaced)}) are not the ones that DDP was built with",
-            "Change the parameters first (load_state_dict(assign=True), new layers, unfreezing), then wrap the model in "
-            "DistributedDataParallel",
+            "Change the parameters first (load_state_dict(assign=True), new layers, unfreezing), then wrap the model "
+            "in DistributedDataParallel",
         )
     if known and flags & PassFlag.NO_SYNC_FORWARD and not flags & PassFlag.NO_SYNC_BACKWARD:
         return Why(
@@ -84,8 +84,8 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     if missing:
         return Why(
             "incomplete",
-            f"The bucket never became complete: {words.names(missing)} received no gradient, so its all-reduce was never "
-            "sent",
+            f"The bucket never became complete: {words.names(missing)} received no gradient, so its all-reduce was "
+            "never sent",
             f"Use {words.names(missing, 2)} in the loss, remove or freeze what is not used before wrapping, or pass "
             "find_unused_parameters=True to DistributedDataParallel",
         )
@@ -94,10 +94,10 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     if earlier >= 0 and int(lane.passes[earlier]["window"]) == int(last["window"]):
         return Why(
             "spent",
-            f"DDP all-reduces once for each forward that arms it, in the next backward, whatever loss that belongs to; "
-            f"micro-step {earlier} had already used it up",
-            "Run one backward on the sum of the losses, or run each forward directly before its backward, with the last "
-            "pair outside no_sync()",
+            "DDP all-reduces once for each forward that arms it, in the next backward, whatever loss that belongs "
+            f"to; micro-step {earlier} had already used it up",
+            "Run one backward on the sum of the losses, or run each forward directly before its backward, with the "
+            "last pair outside no_sync()",
         )
     return Why(
         "flags",
@@ -123,7 +123,7 @@ def _missing(module: Module, lane: Lane, row: np.void) -> list[str]:
 
 
 def off_by_one(lane: Lane, indices: Sequence[int]) -> bool:
-    """The window's first pass was all-reduced and all later ones ran under no_sync: the condition tests the wrong end."""
+    """The window's first pass was all-reduced and all later ones ran under no_sync: the wrong end is tested."""
     if len(indices) < 2 or lane.sync[indices[0]] != int(Sync.SYNCED):
         return False
     rest = lane.passes[np.asarray(indices[1:])]

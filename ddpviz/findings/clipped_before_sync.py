@@ -1,7 +1,7 @@
 """clipped-before-sync: gradients are clipped on each rank before they are averaged.
 
-Measured: each call of clip_grad_norm_ or clip_grad_value_ on the module's gradients, the total norm that it returned, and
-whether these gradients had been all-reduced by then.
+Measured: each call of clip_grad_norm_ or clip_grad_value_ on the module's gradients, the total norm that it returned,
+and whether these gradients had been all-reduced by then.
 
 Fires when a clip took effect on gradients that were still local and were averaged later, by the last pass of the window
 or by hand: it acts on partial sums of one rank, and the averaged gradient is another than the clipped average.
@@ -36,9 +36,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "clipped-before-sync",
             Severity.WARNING,
-            f"Gradients{words.of(tl, module)} were clipped to {first.limit:g}{norm} after micro-step {first.after} on rank "
-            f"{lane.rank}{words.at(where)}, before any all-reduce: the clip acts on this rank's partial sum, not on the "
-            f"averaged gradient. It did so after {words.plural(len(indices), 'micro-step')}.",
+            f"Gradients{words.of(tl, module)} were clipped to {first.limit:g}{norm} after micro-step {first.after} on "
+            f"rank {lane.rank}{words.at(where)}, before any all-reduce: the clip acts on this rank's partial sum, not "
+            f"on the averaged gradient. It did so after {words.plural(len(indices), 'micro-step')}.",
             "Clip once a window, after the backward that synchronises and right before optimizer.step().",
             module=module.id,
             ranks=ranks,
@@ -72,9 +72,9 @@ def _early(tl: Timeline, module: Module, lane: Lane) -> list[r.Clip]:
         used = int(step[clip.after])
         if used < 0:
             continue
-        if end > clip.after and (lane.sync[clip.after + 1 : end + 1] == int(Sync.SYNCED)).any():
-            found.append(clip)
-        elif lane.gradients[used] == int(Gradients.SYNCED) and _by_hand_after(tl, module, lane, clip, used):
+        later = bool((lane.sync[clip.after + 1 : end + 1] == int(Sync.SYNCED)).any())
+        averaged = lane.gradients[used] == int(Gradients.SYNCED)
+        if later or (averaged and _by_hand_after(tl, module, lane, clip, used)):
             found.append(clip)
     return found
 

@@ -3,8 +3,8 @@
 Measured: what each rank is blocked in (its own Python stack, taken by the probe without stopping it), each rank's own
 count of collectives per group, and when it last got on.
 
-Fires when the job was ended because it hung: names who waits in which bucket's all-reduce, barrier or constructor, who is
-missing, what that one did last and is doing now. `hang.stuck` decides while the job runs.
+Fires when the job was ended because it hung: names who waits in which bucket's all-reduce, barrier or constructor, who
+is missing, what that one did last and is doing now. `hang.stuck` decides while the job runs.
 
 Does not fire while a job runs, however long a rank waits: the viewer shows waiting ranks, and `check` sets the limit.
 """

@@ -46,10 +46,10 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "ddp-bypassed",
             Severity.ERROR,
             f"{which}{of}{words.at(where)} {verb} from a forward of the DDP wrapper: the wrapped module was called "
-            f"directly, so DDP never prepared its all-reduce, and {words.plural(len(indices), 'micro-step')} of gradients on "
-            f"{words.ranks(ranks, module.ranks)} went into steps without being averaged.",
-            "Call the wrapper, model(x), instead of model.module(x) or the bare network, wherever the loss is trained on; "
-            ".module is for saving and for evaluation without gradients.",
+            f"directly, so DDP never prepared its all-reduce, and {words.plural(len(indices), 'micro-step')} of "
+            f"gradients on {words.ranks(ranks, module.ranks)} went into steps without being averaged.",
+            "Call the wrapper, model(x), instead of model.module(x) or the bare network, wherever the loss is "
+            "trained on; .module is for saving and for evaluation without gradients.",
             module=module.id,
             ranks=ranks,
             count=len(indices),

@@ -3,8 +3,8 @@
 Measured, per pass: the time from the first launch to the last end of its buckets' all-reduces, and of it the part after
 the last gradient was ready. That part is exposed: nothing is computed meanwhile. It includes waiting for a late rank.
 
-Fires, as information, when at least 20 passes were measured, more than half of the all-reduce time is exposed, and it is
-at least 10 % of the time of the passes and what lies between them (from one all-reduced pass's begin to the next's).
+Fires, as information, when at least 20 passes were measured, more than half of the all-reduce time is exposed, and it
+is at least 10 % of the time of the passes and what lies between them (from one all-reduced pass's begin to the next's).
 
 Does not fire where ends of all-reduces were not measured, as on NCCL without events.
 """
@@ -56,9 +56,10 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "exposed-communication",
             Severity.INFO,
-            f"{worst.share:.0%} of the all-reduce time{words.of(tl, module)} is not hidden behind backward on rank {rank}: "
-            f"{words.duration(float(np.median(worst.exposed)))} a pass (median of {len(worst.passes):,}), {exposed / spent:.0%} "
-            f"of the time of the loop.{' All parameters are in one bucket, which leaves nothing to overlap.' if one else ''}",
+            f"{worst.share:.0%} of the all-reduce time{words.of(tl, module)} is not hidden behind backward on rank "
+            f"{rank}: {words.duration(float(np.median(worst.exposed)))} a pass (median of {len(worst.passes):,}), "
+            f"{exposed / spent:.0%} of the time of the "
+            f"loop.{' All parameters are in one bucket, which leaves nothing to overlap.' if one else ''}",
             ("Let buckets start earlier with a smaller bucket_cap_mb, " if one else "Send less or less often: ")
             + "accumulate over more micro-steps with no_sync(), or compress (fp16_compress_hook).",
             module=module.id,
@@ -73,7 +74,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
 
 
 def overlap(lane: Lane) -> Overlap | None:
-    """All-reduce time and its exposed part for each pass whose bucket times were all measured; None if there is none."""
+    """All-reduce time and its exposed part for each pass whose bucket times were all measured; None if none."""
     rows = lane.buckets
     if not len(rows):
         return None

@@ -97,8 +97,8 @@ def part_at(tl: Timeline, module: Module, index: int) -> StepPart | None:
 
 
 def compared(tl: Timeline, module: Module) -> tuple[Ints, npt.NDArray[np.uint8], npt.NDArray[np.int8]]:
-    """For each step of the module: its index, the replicas after it (`Replicas`), and whether the gradients it used were
-    equal across ranks (1, 0, -1 not measured)."""
+    """For each step of the module: its index, the replicas after it (`Replicas`), and whether the gradients it used
+    were equal across ranks (1, 0, -1 not measured)."""
     columns = getattr(tl.steps, "of", None)
     if columns is not None and (own := columns(module.id)) is not None:
         there = np.flatnonzero(own.there)
@@ -165,8 +165,8 @@ def averaged_unseen(tl: Timeline, module: Module, used: Used) -> bool:
 def segments(lane: Lane) -> tuple[Ints, Ints]:
     """For each pass: the stretch it belongs to (same window, same steps before it), and the step that used it or -1.
 
-    Stretches are numbered from 0 in order. Steps that GradScaler skipped close a stretch as executed ones do; the second
-    array gives the position in `lane.steps`, and -2 for a skipped step.
+    Stretches are numbered from 0 in order. Steps that GradScaler skipped close a stretch as executed ones do; the
+    second array gives the position in `lane.steps`, and -2 for a skipped step.
     """
     n = len(lane.passes)
     if not n:

@@ -53,10 +53,10 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "gradients-changed-after-sync",
             Severity.ERROR,
             f"Micro-step {after}{words.of(tl, module)} was all-reduced, yet step {step.index}{words.at(where)} used "
-            f"gradients that differ between ranks (norm {shown}): something changed them after the all-reduce, on each rank "
-            f"in its own way.{words.again(len(differ), len(indices))}",
-            "Between backward and step, do the same to the gradients on every rank: no scaling, clipping or noise by a "
-            "value that only one rank knows. All-reduce such a value first.",
+            f"gradients that differ between ranks (norm {shown}): something changed them after the all-reduce, on "
+            f"each rank in its own way.{words.again(len(differ), len(indices))}",
+            "Between backward and step, do the same to the gradients on every rank: no scaling, clipping or noise by "
+            "a value that only one rank knows. All-reduce such a value first.",
             module=module.id,
             ranks=module.ranks,
             count=len(differ),

@@ -2,13 +2,13 @@
 
 Used by `check` while a job runs, by the dashboard to say "waiting", and by the rule collective-hang afterwards.
 
-Stuck means that nobody concerned gets anywhere: some rank has been blocked in a collective (or in setting the job up) for
-`limit_ns`, and every rank that it needs is gone, or blocked itself, or has not answered, or idles. A rank whose main
-thread uses the CPU computes, however slow it is, and then nobody is stuck. A rank that is idle outside any collective
-may be reading from a disk or a network, so it gets four times the limit.
+Stuck means that nobody concerned gets anywhere: some rank has been blocked in a collective (or in setting the job up)
+for `limit_ns`, and every rank that it needs is gone, or blocked itself, or has not answered, or idles. A rank whose
+main thread uses the CPU computes, however slow it is, and then nobody is stuck. A rank that is idle outside any
+collective may be reading from a disk or a network, so it gets four times the limit.
 
-To blame is the rank whose own count of collectives on that group is lowest; where the counts agree but the operation at that
-count differs in kind or size, the odd one out, or the one with fewer passes.
+To blame is the rank whose own count of collectives on that group is lowest; where the counts agree but the operation
+at that count differs in kind or size, the odd one out, or the one with fewer passes.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ class Hang:
             last = f"; the last it did: {m.last}" if m.last else ""
             parts.append(f"Rank {m.rank} {m.doing}{last}.")
         others = [w for w in self.waiting if w not in group and w.rank not in {m.rank for m in gone}]
-        for w in others[:2]:
-            parts.append(f"Rank {w.rank} waits in {w.what}{words.at(w.site)}.")
+        parts += [f"Rank {w.rank} waits in {w.what}{words.at(w.site)}." for w in others[:2]]
         return " ".join(parts)
 
     @property
@@ -94,13 +93,13 @@ class Hang:
         states = {m.state for m in self.missing}
         if "ended" in states:
             return (
-                "Give every rank the same number of batches, or let all of them leave the loop together; for uneven data use "
-                "`with model.join():`."
+                "Give every rank the same number of batches, or let all of them leave the loop together; for uneven "
+                "data use `with model.join():`."
             )
         if self.mismatch or "waits" in states:
             return (
-                "All ranks have to issue the same collectives in the same order: look for one that only some ranks reach "
-                "(if rank == 0, a skipped batch, loops of different length, a metric computed on one rank)."
+                "All ranks have to issue the same collectives in the same order: look for one that only some ranks "
+                "reach (if rank == 0, a skipped batch, loops of different length, a metric computed on one rank)."
             )
         if "silent" in states:
             return "Its interpreter does not answer: look for native code that holds the GIL at the line above."
@@ -139,7 +138,7 @@ def waiters(tl: Timeline) -> list[Waiter]:
     return [_waiter(tl, rank, state) for rank, state in sorted(tl.ranks.items()) if _waits(state, tl)]
 
 
-# --- one rank ----------------------------------------------------------------------------------------------------------
+# --- one rank --------------------------------------------------------------------------------------------------------
 
 
 def _waits(state: RankState, tl: Timeline) -> bool:
@@ -208,7 +207,7 @@ def _operation(state: RankState) -> tuple[object, ...]:
     return (stack.group, stack.count, stack.kind, stack.numel) if stack.count >= 0 else (stack.group, stack.doing)
 
 
-# --- who is to blame ---------------------------------------------------------------------------------------------------
+# --- who is to blame -------------------------------------------------------------------------------------------------
 
 
 def _hang(tl: Timeline, rank: int, waiting: dict[int, RankState], needed: tuple[int, ...], now: int) -> Hang:
@@ -336,7 +335,7 @@ def ending(state: RankState) -> str:
     return f"exit code {code}" if code is not None else "without a last word"
 
 
-# --- in words ----------------------------------------------------------------------------------------------------------
+# --- in words --------------------------------------------------------------------------------------------------------
 
 
 def operation(tl: Timeline, stack: r.Stack) -> str:

@@ -1,8 +1,8 @@
 """hook-not-mean: what a communication hook gives back is not the mean over the ranks.
 
 Measured: the sum of each bucket's elements on every rank before the hook, and after it. A sum is linear, so the mean of
-the ranks' sums is what a mean must have; the slope of after against mean over all measured buckets tells what came back,
-and rounding of a half-precision or otherwise lossy hook does not disturb it.
+the ranks' sums is what a mean must have; the slope of after against mean over all measured buckets tells what came
+back, and rounding of a half-precision or otherwise lossy hook does not disturb it.
 
 Fires for modules with a user's hook when the slope is the number of ranks (a sum), its inverse (divided twice), when
 each rank got back what it had put in (nothing sent, though the reducer went through its cycle), or when nothing was
@@ -101,20 +101,22 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], passes: facts
         "sum": (
             f"{hook} returns the sum over the {n} ranks, not their mean ({measured}): every gradient, and with it the "
             f"effective learning rate, is {n} times what DDP would give.",
-            f"Divide in the hook: bucket.buffer().div_({n}) before the all-reduce, with dist.get_world_size() for the number.",
+            f"Divide in the hook: bucket.buffer().div_({n}) before the all-reduce, with dist.get_world_size() for the "
+            "number.",
         ),
         "twice": (
-            f"{hook} returns the mean divided once more by the {n} ranks ({measured}): gradients are {n} times too small.",
+            f"{hook} returns the mean divided once more by the {n} ranks ({measured}): gradients are {n} times too "
+            "small.",
             "Divide by the world size once: in the hook, or in the loss, not in both.",
         ),
         "own": (
-            f"{hook} gives each rank back what it put in ({measured}): a collective runs, but no rank receives the others' "
-            "gradients.",
+            f"{hook} gives each rank back what it put in ({measured}): a collective runs, but no rank receives the "
+            "others' gradients.",
             "Return the future of the all-reduced tensor, so that the reducer copies that back.",
         ),
         "silent": (
-            f"{hook} sent nothing in {words.plural(len(passes), 'micro-step')} from micro-step {first} on: DDP handed it the "
-            "buckets and took them back unchanged.",
+            f"{hook} sent nothing in {words.plural(len(passes), 'micro-step')} from micro-step {first} on: DDP handed "
+            "it the buckets and took them back unchanged.",
             "Let the hook all-reduce bucket.buffer() and divide by the world size, or do not register it.",
         ),
     }[kind]

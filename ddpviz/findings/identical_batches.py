@@ -1,7 +1,7 @@
 """identical-batches: ranks compute the same gradients, pass after pass, so they see the same data.
 
-Measured: each rank's own gradient norm before any averaging, compared bit for bit. Different batches give different norms
-in practice always; equal ones on equal hardware give equal bits.
+Measured: each rank's own gradient norm before any averaging, compared bit for bit. Different batches give different
+norms in practice always; equal ones on equal hardware give equal bits.
 
 Fires when two or more ranks have bit-equal norms in every measured pass, and there are at least two passes with a norm
 that is finite and not zero.
@@ -56,8 +56,8 @@ def check(tl: Timeline) -> Iterator[Finding]:
             Severity.WARNING,
             f"{words.start(which)} computed bit-equal gradients{words.of(tl, module)} in all {len(use):,} measured "
             f"micro-steps{words.at(where)}: they see the same batches, and do the same work as one rank.",
-            "Give each rank its own share: DistributedSampler with sampler.set_epoch(epoch), or a seed that differs by rank "
-            "for the data (not for the initial weights).",
+            "Give each rank its own share: DistributedSampler with sampler.set_epoch(epoch), or a seed that differs "
+            "by rank for the data (not for the initial weights).",
             module=module.id,
             ranks=tuple(sorted(r for g in groups for r in g)),
             count=len(use),

@@ -146,8 +146,8 @@ def _left_over(tl: Timeline, module: Module, ranks: tuple[int, ...], left: facts
         f"The job ended with {words.plural(len(left), 'micro-step')}{words.of(tl, module)} "
         f"({words.ranges(left.tolist())}{', ' + where.short if where.file else ''}) whose gradients no step used, on "
         f"{words.ranks(ranks, module.ranks)}: the last window was never closed.",
-        "Close the short window too: synchronise and step on the last micro-step of the data as well, "
-        "`if (i + 1) % accumulation == 0 or i + 1 == len(loader)`.",
+        "Close the short window too: synchronise and step on the last micro-step of the data as well, `if (i + 1) % "
+        "accumulation == 0 or i + 1 == len(loader)`.",
         module=module.id,
         ranks=ranks,
         count=len(left),

@@ -44,8 +44,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "never-used-parameter",
             Severity.WARNING,
-            f"{words.plural(len(unused), 'parameter')}{words.of(tl, module)} ({names}; {words.plural(numel, 'element')}) "
-            f"received no gradient in any of {words.plural(passes, 'micro-step')} on any rank.{each}",
+            f"{words.plural(len(unused), 'parameter')}{words.of(tl, module)} ({names}; "
+            f"{words.plural(numel, 'element')}) received no gradient in any of {words.plural(passes, 'micro-step')} "
+            f"on any rank.{each}",
             "Use them in the loss, or remove them or freeze them (requires_grad_(False)) before wrapping; then "
             "find_unused_parameters is not needed either.",
             module=module.id,

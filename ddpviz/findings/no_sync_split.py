@@ -1,11 +1,12 @@
 """no-sync-split: what the block looks like and what happened disagree, because no_sync() is around one half only.
 
-Measured: whether a pass was all-reduced, and beside it what `require_backward_grad_sync` said at the forward and when the
-backward began. The forward decides; the flag at the backward means nothing.
+Measured: whether a pass was all-reduced, and beside it what `require_backward_grad_sync` said at the forward and when
+the backward began. The forward decides; the flag at the backward means nothing.
 
 Fires when
 - the backward alone ran inside no_sync() and was all-reduced all the same: the context has no effect;
-- forward and backward ran inside it, and the pass was all-reduced, because another forward outside had armed the reducer;
+- forward and backward ran inside it, and the pass was all-reduced, because another forward outside had armed the
+  reducer;
 - the forward alone ran inside it, so that the pass stayed local, and the step used gradients never averaged.
 
 Does not fire where the forward alone is inside and the step is right (all forwards first, then the reducer armed by
@@ -25,12 +26,14 @@ from ddpviz.trace.records import PassFlag
 
 _TEXT = {
     "backward": (
-        "{which}{of}{at} ran {its} backward inside no_sync() and {its} forward outside, and {were} all-reduced: the forward "
+        "{which}{of}{at} ran {its} backward inside no_sync() and {its} forward outside, and {were} all-reduced: the "
+        "forward "
         "decides, so the context has no effect here.",
         "Put the forward into the same `with model.no_sync():` block as its backward.",
     ),
     "armed": (
-        "{which}{of}{at} ran inside no_sync() and {were} all-reduced all the same: a forward outside the context came before "
+        "{which}{of}{at} ran inside no_sync() and {were} all-reduced all the same: a forward outside the context came "
+        "before "
         "and armed the reducer, which stays armed until the next backward.",
         "Run forwards that are not trained on (metrics, validation) under torch.no_grad(), or inside no_sync() too.",
     ),

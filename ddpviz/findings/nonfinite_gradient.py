@@ -3,8 +3,8 @@
 Measured: norms of each rank's own gradients before any averaging, by pass and by layer, read on the writer thread; so a
 NaN is seen on the rank where it arose, before the all-reduce hides it by giving it to all.
 
-Fires when such gradients reached a step, or the job ended in failure with them. It names the first micro-step, the ranks
-that had it then, the first layer, and the bucket and micro-step whose all-reduce spread it.
+Fires when such gradients reached a step, or the job ended in failure with them. It names the first micro-step, the
+ranks that had it then, the first layer, and the bucket and micro-step whose all-reduce spread it.
 
 Does not fire for steps that GradScaler skipped (an Inf there is how it finds its scale), nor where the script itself
 dropped the gradients before a step. Fires with one rank too.
@@ -47,8 +47,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "nonfinite-gradient",
             Severity.ERROR,
             message,
-            "Look at that rank's batch first (a bad sample, log or division of 0, an overflow in half precision); skip the "
-            "step on all ranks if the averaged norm is not finite. For fp16 use torch.amp.GradScaler, which does that.",
+            "Look at that rank's batch first (a bad sample, log or division of 0, an overflow in half precision); "
+            "skip the step on all ranks if the averaged norm is not finite. For fp16 use torch.amp.GradScaler, which "
+            "does that.",
             module=module.id,
             ranks=ranks,
             count=count,
@@ -79,7 +80,8 @@ def _used(tl: Timeline, lane: Lane) -> facts.Ints:
     failed = tl.run.status == "failed"
     last = stretch == stretch[-1]
     cleared = len(lane.clears) and int(lane.clears[-1]["after"]) >= len(lane.passes) - 1
-    return bad[(step[bad] >= 0) | ((step[bad] == -1) & last[bad] & failed & (not cleared))]
+    used: facts.Ints = bad[(step[bad] >= 0) | ((step[bad] == -1) & last[bad] & failed & (not cleared))]
+    return used
 
 
 def _where(lane: Lane, index: int) -> tuple[int, str]:

@@ -3,11 +3,11 @@
 Measured: each process's last record (exception, exit code), its absence, and the exit code or signal that the launcher
 saw.
 
-Fires for the rank that ended first and badly, and names ranks that only followed (ended by the launcher, or thrown out of
-a collective because the first was gone).
+Fires for the rank that ended first and badly, and names ranks that only followed (ended by the launcher, or thrown out
+of a collective because the first was gone).
 
-Does not fire when all ranks raised the same error (the script fails; that is no rank's own fault); when PyTorch's error is
-explained by torch-refused; when ddpviz or the user ended the job; for one rank alone.
+Does not fire when all ranks raised the same error (the script fails; that is no rank's own fault); when PyTorch's
+error is explained by torch-refused; when ddpviz or the user ended the job; for one rank alone.
 """
 
 from __future__ import annotations
@@ -110,11 +110,14 @@ def _how(state: RankState) -> str:
 def _advice(state: RankState, error: str) -> str:
     if state.signal == 9:
         return (
-            "SIGKILL with no traceback is most often the system running out of memory: look at `dmesg` or the scheduler's log, "
-            "and lower the batch size or the number of DataLoader workers."
+            "SIGKILL with no traceback is most often the system running out of memory: look at `dmesg` or the "
+            "scheduler's log, and lower the batch size or the number of DataLoader workers."
         )
     if state.signal in (6, 7, 11):
-        return "Native code crashed: run that rank with PYTHONFAULTHANDLER=1 to see the Python line; SIGBUS is often /dev/shm full."
+        return (
+            "Native code crashed: run that rank with PYTHONFAULTHANDLER=1 to see the Python line; SIGBUS is often a "
+            "full /dev/shm."
+        )
     if error:
         return "Mend that error; the other ranks only wait for this one. Its traceback is in the rank's log."
     return f"Look at the end of rank {state.rank}'s log."

@@ -3,8 +3,8 @@
 Measured: which ranks issued the collectives of the same micro-step. No hang follows at once: the all-reduce meets the
 next one that the others issue, whatever micro-step that is, and gradients of different batches are averaged.
 
-Fires at the first micro-step in which ranks that stand at the same place of the same window disagree. While a job hangs,
-also where a rank waits in the all-reduce of a micro-step that another finished locally.
+Fires at the first micro-step in which ranks that stand at the same place of the same window disagree. While a job
+hangs, also where a rank waits in the all-reduce of a micro-step that another finished locally.
 
 Does not fire where the ranks drifted apart in number of passes (uneven-ranks says that); where windows have different
 lengths on different ranks but each closes with one all-reduce; for a rank that finished under `join`.
@@ -49,10 +49,11 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "rank-disagreement",
             Severity.ERROR,
             f"In micro-step {first}{words.of(tl, module)}{words.at(where)} {words.ranks(sent)} all-reduced, and "
-            f"{words.ranks(quiet)} stayed local{quiet_why}. An all-reduce needs every rank: this one meets the next that "
-            f"{words.ranks(quiet)} will send, which carries another micro-step's gradients, or waits for ever.{more}",
-            "Let every rank decide alike which micro-step synchronises: from the batch index and the number of batches "
-            "that all ranks share, never from the rank, the data or the length of its own loader.",
+            f"{words.ranks(quiet)} stayed local{quiet_why}. An all-reduce needs every rank: this one meets the next "
+            f"that {words.ranks(quiet)} will send, which carries another micro-step's gradients, or waits for "
+            f"ever.{more}",
+            "Let every rank decide alike which micro-step synchronises: from the batch index and the number of "
+            "batches that all ranks share, never from the rank, the data or the length of its own loader.",
             module=module.id,
             ranks=tuple(quiet),
             count=count,

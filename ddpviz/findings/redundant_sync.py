@@ -2,8 +2,8 @@
 
 Measured: the passes between two steps whose collectives were really issued, and the bytes these carried.
 
-Fires when a step used more than one all-reduced pass of one window: all but the last could have run under no_sync() with
-the same result. The bytes are what those passes handed to collectives on one rank.
+Fires when a step used more than one all-reduced pass of one window: all but the last could have run under no_sync()
+with the same result. The bytes are what those passes handed to collectives on one rank.
 
 Does not fire with one rank; for windows that reached no step (evaluation, a pass through a frozen critic); for steps
 that GradScaler skipped it counts as for any step.
@@ -37,16 +37,20 @@ def check(tl: Timeline) -> Iterator[Finding]:
         split = facts.has(lane.passes[wasted], PassFlag.FLAGS_KNOWN | PassFlag.NO_SYNC_BACKWARD)
         message = (
             f"{words.start(words.numbered('micro-step', window))}{of}{words.at(where)} fed one step and were each "
-            f"all-reduced; only the last has to be, since it carries the sum. {words.plural(len(wasted), 'all-reduced micro-step')} "
-            f"in {words.plural(stretches, 'window')} could have stayed local, which saves {words.size(saved)} on each rank."
+            "all-reduced; only the last has to be, since it carries the sum. "
+            f"{words.plural(len(wasted), 'all-reduced micro-step')} in {words.plural(stretches, 'window')} could have "
+            f"stayed local, which saves {words.size(saved)} on each rank."
         )
         if split.any():
             advice = (
-                "no_sync() is around the backward alone here and has no effect: put the forward inside the context too, "
-                "for all micro-steps but the last before the step."
+                "no_sync() is around the backward alone here and has no effect: put the forward inside the context "
+                "too, for all micro-steps but the last before the step."
             )
         else:
-            advice = "Run forward and backward of all micro-steps but the last before the step inside `with model.no_sync():`."
+            advice = (
+                "Run forward and backward inside `with model.no_sync():` for all micro-steps but the last before the "
+                "step."
+            )
         yield Finding(
             "redundant-sync",
             Severity.WARNING,
@@ -66,7 +70,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
 
 
 def _redundant(lane: Lane) -> tuple[facts.Ints, int, facts.Ints]:
-    """Passes whose all-reduce was not needed, in how many windows, and all synchronised passes of the first of these."""
+    """Passes whose all-reduce was not needed, in how many windows, and all synchronised passes of the first."""
     stretch, step = facts.segments(lane)
     none = np.zeros(0, np.int64)
     if not len(stretch):

@@ -1,8 +1,8 @@
 """PyTorch's obscure errors of this field, and what they mean. Data for the rule torch-refused.
 
-Each pattern is taken from text that PyTorch really raised: all on 2.13.0 and 2.14.1 with gloo on a CPU unless a comment says
-otherwise; the tests provoke them again. `explain` gets the rank, the module and the match, and adds the parameter names
-that PyTorch leaves out.
+Each pattern is taken from text that PyTorch really raised: all on 2.13.0 and 2.14.1 with gloo on a CPU unless a
+comment says otherwise; the tests provoke them again. `explain` gets the rank, the module and the match, and adds the
+parameter names that PyTorch leaves out.
 """
 
 from __future__ import annotations
@@ -72,26 +72,26 @@ def _unused(case: Case) -> tuple[str, str]:
     ungraded = case.ungraded()
     names = case.names(ungraded)
     return (
-        f"the forward before this one left {names} without a gradient. DDP waits for every parameter's gradient before it "
-        "averages a bucket, so the last backward was never fully averaged, and a step after it used each rank's own "
-        "gradients.",
-        f"Use {names} in the loss, or remove or freeze (requires_grad_(False)) before wrapping what is not used, or pass "
-        "find_unused_parameters=True. Every output of the forward has to reach the loss.",
+        f"the forward before this one left {names} without a gradient. DDP waits for every parameter's gradient "
+        "before it averages a bucket, so the last backward was never fully averaged, and a step after it used each "
+        "rank's own gradients.",
+        f"Use {names} in the loss, or remove or freeze (requires_grad_(False)) before wrapping what is not used, or "
+        "pass find_unused_parameters=True. Every output of the forward has to reach the loss.",
     )
 
 
 def _static_unused(case: Case) -> tuple[str, str]:
     return (
-        f"static_graph=True promises that every iteration uses the same parameters, and {case.names(case.ungraded())} got "
-        "a gradient in the first iteration but not in this one.",
+        f"static_graph=True promises that every iteration uses the same parameters, and {case.names(case.ungraded())} "
+        "got a gradient in the first iteration but not in this one.",
         "Use the same parameters in every iteration, or drop static_graph=True and pass find_unused_parameters=True.",
     )
 
 
 def _static_changed(case: Case) -> tuple[str, str]:
     return (
-        "static_graph=True promises that every iteration uses the same parameters, and this backward gave a gradient to one "
-        "that the first iteration did not use.",
+        "static_graph=True promises that every iteration uses the same parameters, and this backward gave a gradient "
+        "to one that the first iteration did not use.",
         "Use the same parameters in every iteration, or drop static_graph=True and pass find_unused_parameters=True.",
     )
 
@@ -100,27 +100,30 @@ def _twice(case: Case) -> tuple[str, str]:
     index = case.group("index")
     name = case.group("name") or (case.names([int(index)]) if index else "a parameter")
     return (
-        f"{name} received its gradient twice in one backward pass, and DDP counts each parameter once. It is used in two "
-        "re-entrant checkpoints (use_reentrant=True), or by two forwards of one module while find_unused_parameters=True.",
-        "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint, or static_graph=True to DistributedDataParallel if "
-        "the graph never changes.",
+        f"{name} received its gradient twice in one backward pass, and DDP counts each parameter once. It is used in "
+        "two re-entrant checkpoints (use_reentrant=True), or by two forwards of one module while "
+        "find_unused_parameters=True.",
+        "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint, or static_graph=True to "
+        "DistributedDataParallel if the graph never changes.",
     )
 
 
 def _static_no_sync(case: Case) -> tuple[str, str]:
     return (
-        "with static_graph=True the very first backward may not run under no_sync(): in that pass DDP learns the graph, and "
-        "PyTorch only has an internal assert for it. No bug of yours is being reported; the combination is refused.",
-        "Let the first micro-step of the run synchronise (leave no_sync() for it), and accumulate from the next on; or drop "
-        "static_graph=True.",
+        "with static_graph=True the very first backward may not run under no_sync(): in that pass DDP learns the "
+        "graph, and PyTorch only has an internal assert for it. No bug of yours is being reported; the combination "
+        "is refused.",
+        "Let the first micro-step of the run synchronise (leave no_sync() for it), and accumulate from the next on; "
+        "or drop static_graph=True.",
     )
 
 
 def _count(case: Case) -> tuple[str, str]:
     return (
-        f"the ranks built different models: rank {case.group('a')} has {case.group('n')} trainable parameters and rank "
-        f"{case.group('b')} has {case.group('m')}.",
-        "Build the model from settings that all ranks share; freeze and add layers alike on every rank before wrapping.",
+        f"the ranks built different models: rank {case.group('a')} has {case.group('n')} trainable parameters and "
+        f"rank {case.group('b')} has {case.group('m')}.",
+        "Build the model from settings that all ranks share; freeze and add layers alike on every rank before "
+        "wrapping.",
     )
 
 
@@ -128,9 +131,10 @@ def _shape(case: Case) -> tuple[str, str]:
     index = case.group("index")
     return (
         f"the ranks built different models: parameter number {index} has the sizes [{case.group('sizes')}] on rank "
-        f"{case.group('a')} and others on rank 0. Ranks that see no difference themselves then fail with a lost connection.",
-        "Build the model from settings that all ranks share (vocabulary, number of classes, seed of the architecture), not "
-        "from what one rank sees of the data.",
+        f"{case.group('a')} and others on rank 0. Ranks that see no difference themselves then fail with a lost "
+        "connection.",
+        "Build the model from settings that all ranks share (vocabulary, number of classes, seed of the "
+        "architecture), not from what one rank sees of the data.",
     )
 
 
@@ -158,8 +162,8 @@ def _timeout(case: Case) -> tuple[str, str]:
     return (
         f"this rank waited for the others in a collective until the process group's time-out.{names}"
         + (f" ({lasts})." if lasts else "." if names else ""),
-        "All ranks have to issue the same collectives in the same order; look for one that only some ranks reach. If a rank "
-        "is only slow, pass a larger timeout= to init_process_group.",
+        "All ranks have to issue the same collectives in the same order; look for one that only some ranks reach. If "
+        "a rank is only slow, pass a larger timeout= to init_process_group.",
     )
 
 
@@ -177,10 +181,10 @@ def _watchdog(case: Case) -> tuple[str, str]:
     missing = _behind(case)
     names = f" {words.start(words.ranks([k for k, _ in missing]))} did not come." if missing else ""
     return (
-        f"a collective ({case.group('op')}) did not end within {int(case.group('ms')) // 1000} s, and NCCL's watchdog ends the "
-        f"process. It names the rank that waited, not the one that is missing.{names}",
-        "Find the rank with the fewest collectives: that one did something else. If it is only slow, pass a larger timeout= to "
-        "init_process_group.",
+        f"a collective ({case.group('op')}) did not end within {int(case.group('ms')) // 1000} s, and NCCL's watchdog "
+        f"ends the process. It names the rank that waited, not the one that is missing.{names}",
+        "Find the rank with the fewest collectives: that one did something else. If it is only slow, pass a larger "
+        "timeout= to init_process_group.",
     )
 
 
@@ -195,14 +199,15 @@ def _mismatch(case: Case) -> tuple[str, str]:
 def _duplicate(case: Case) -> tuple[str, str]:
     return (
         f"ranks {case.group('a')} and {case.group('b')} use the same GPU, and NCCL wants one for each rank.",
-        "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and start no more ranks on a "
-        "machine than it has GPUs; for several ranks on one GPU or on a CPU use the gloo backend.",
+        "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and start no more ranks on "
+        "a machine than it has GPUs; for several ranks on one GPU or on a CPU use the gloo backend.",
     )
 
 
 def _nccl_missing(case: Case) -> tuple[str, str]:
     return (
-        "the script asks for the NCCL backend, which works on NVIDIA GPUs only, and this PyTorch or this machine has none.",
+        "the script asks for the NCCL backend, which works on NVIDIA GPUs only, and this PyTorch or this machine has "
+        "none.",
         "Use backend='gloo' on a CPU, or run it as `ddpviz run --cpu SCRIPT.py`, which redirects it.",
     )
 
@@ -216,7 +221,8 @@ def _no_group(case: Case) -> tuple[str, str]:
 
 def _no_env(case: Case) -> tuple[str, str]:
     return (
-        f"init_process_group() found no {case.group('name')} in the environment: the script was started as one plain process.",
+        f"init_process_group() found no {case.group('name')} in the environment: the script was started as one plain "
+        "process.",
         "Start it with a launcher: `ddpviz run SCRIPT.py` or `torchrun --nproc-per-node 2 SCRIPT.py`.",
     )
 
@@ -253,15 +259,15 @@ def _frozen(case: Case) -> tuple[str, str]:
 def _devices(case: Case) -> tuple[str, str]:
     return (
         "device_ids names a GPU, and the module's parameters are on another device.",
-        "Move the module first (model.to(device)), and pass device_ids=[local_rank] for a module on one GPU only; leave it out "
-        "on a CPU. `ddpviz run --cpu` does that for you.",
+        "Move the module first (model.to(device)), and pass device_ids=[local_rank] for a module on one GPU only; "
+        "leave it out on a CPU. `ddpviz run --cpu` does that for you.",
     )
 
 
 def _detail(case: Case) -> tuple[str, str]:
     return (
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch itself crash (segmentation fault) while DistributedDataParallel is "
-        "built on gloo.",
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch itself crash (segmentation fault) while "
+        "DistributedDataParallel is built on gloo.",
         "Unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO; ddpviz shows what DETAIL would tell.",
     )
 

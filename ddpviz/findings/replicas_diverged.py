@@ -52,8 +52,8 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "replicas-diverged",
             Severity.ERROR,
-            f"{when} the parameters{of} differ between {words.ranks(module.ranks, module.ranks)}: they are no longer the "
-            f"same model. {reason}{after}",
+            f"{when} the parameters{of} differ between {words.ranks(module.ranks, module.ranks)}: they are no longer "
+            f"the same model. {reason}{after}",
             advice,
             module=module.id,
             ranks=module.ranks,
@@ -81,14 +81,14 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
                 rule = "unsynced-step" if kind is Gradients.LOCAL else "stale-sync-step"
                 return (
                     f"Step {int(blamed[0])} used gradients that were {words_for} (see {rule}).",
-                    "Let every step use averaged gradients, and start again from equal replicas: later right steps do not "
-                    "bring them together.",
+                    "Let every step use averaged gradients, and start again from equal replicas: later right steps "
+                    "do not bring them together.",
                 )
     unmanaged = [n for u in tl.unmanaged.get(module.ranks[0], []) if u.module == module.id for n in u.names]
     if unmanaged:
         return (
-            f"{words.start(words.names(unmanaged))} {'is' if len(unmanaged) == 1 else 'are'} updated by the optimizer but "
-            "never all-reduced (see unmanaged-parameter).",
+            f"{words.start(words.names(unmanaged))} {'is' if len(unmanaged) == 1 else 'are'} updated by the optimizer "
+            "but never all-reduced (see unmanaged-parameter).",
             "Wrap the model after its parameters are final, and start again from equal replicas.",
         )
     if part.gradients is Gradients.MIXED:
@@ -97,7 +97,7 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
             "Let every parameter's gradient be averaged before the step, and start again from equal replicas.",
         )
     rates = _rates(tl, step.index)
-    if len({v for v in rates.values()}) > 1:
+    if len(set(rates.values())) > 1:
         shown = words.listed([f"{', '.join(f'{x:g}' for x in v)} on {words.ranks(k)}" for v, k in _grouped(rates)])
         return (
             f"The gradients were averaged; the learning rate is what differs: {shown}.",
@@ -117,11 +117,11 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
         )
     if part.grads_equal:
         return (
-            "All ranks used bit-equal gradients, so the cause is not the averaging: the parameters differed before the step "
-            "(edited in place or initialised after wrapping), or the optimizer's state or settings do (loaded on one "
-            "rank, another momentum or weight decay).",
-            "Make every rank edit parameters alike and load the same optimizer state; with per-rank random numbers, use "
-            "one seed for whatever touches parameters.",
+            "All ranks used bit-equal gradients, so the cause is not the averaging: the parameters differed before "
+            "the step (edited in place or initialised after wrapping), or the optimizer's state or settings do "
+            "(loaded on one rank, another momentum or weight decay).",
+            "Make every rank edit parameters alike and load the same optimizer state; with per-rank random numbers, "
+            "use one seed for whatever touches parameters.",
         )
     return (
         "The averaged gradients give no reason; parameters, optimizer state or settings differ between ranks.",
@@ -150,7 +150,7 @@ def _grouped(rates: dict[int, tuple[float, ...]]) -> list[tuple[tuple[float, ...
 
 
 def _out_of_phase(tl: Timeline, module: Module) -> Iterator[Finding]:
-    """Ranks whose k-th steps are not the same step, because one skipped a step: compared by the micro-step before them."""
+    """Ranks whose k-th steps are not the same, because one skipped a step: compared by the micro-step before."""
     gone = facts.joined(tl, module)
     tables = {lane.rank: lane.steps for lane in facts.lanes(module) if lane.rank not in gone and len(lane.steps)}
     if len(tables) < 2 or module.drift is not None:
@@ -180,11 +180,11 @@ def _out_of_phase(tl: Timeline, module: Module) -> Iterator[Finding]:
     yield Finding(
         "replicas-diverged",
         Severity.ERROR,
-        f"After micro-step {first} the parameters{words.of(tl, module)} differ between ranks{words.at(where)}: up to there "
-        f"{words.ranks(few)} took {words.plural(min(taken.values()), 'step')}{skipped}, and rank {most} took "
+        f"After micro-step {first} the parameters{words.of(tl, module)} differ between ranks{words.at(where)}: up to "
+        f"there {words.ranks(few)} took {words.plural(min(taken.values()), 'step')}{skipped}, and rank {most} took "
         f"{max(taken.values())}.",
-        "Decide on all ranks together whether to skip a step: all-reduce the condition first "
-        "(dist.all_reduce(flag, op=dist.ReduceOp.MAX)).",
+        "Decide on all ranks together whether to skip a step: all-reduce the condition first (dist.all_reduce(flag, "
+        "op=dist.ReduceOp.MAX)).",
         module=module.id,
         ranks=tuple(few),
         count=len(apart),

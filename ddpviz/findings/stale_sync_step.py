@@ -33,16 +33,16 @@ def check(tl: Timeline) -> Iterator[Finding]:
         late = words.numbered("micro-step", added) if added else "more"
         message = (
             f"Step {used.first.index}{of}{words.at(where)} used gradients that were {averaged}, after which {late} "
-            f"{'were' if len(added) > 1 else 'was'} added on each rank alone: what comes after the all-reduce stays local. "
-            f"{why.sentence}."
+            f"{'were' if len(added) > 1 else 'was'} added on each rank alone: what comes after the all-reduce stays "
+            f"local. {why.sentence}."
         )
         if used.part.replicas is Replicas.DIVERGED:
             message += " The replicas are now different models."
         advice = why.advice + "."
         if cause.off_by_one(lane, behind):
             advice = (
-                "Synchronise the last micro-step of a window instead of the first: leave no_sync() under the same condition "
-                f"as the step, such as (i + 1) % {len(behind)} == 0."
+                "Synchronise the last micro-step of a window instead of the first: leave no_sync() under the same "
+                f"condition as the step, such as (i + 1) % {len(behind)} == 0."
             )
         yield Finding(
             "stale-sync-step",

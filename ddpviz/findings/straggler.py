@@ -3,11 +3,11 @@
 Measured: when each rank launched the last bucket of each all-reduced pass, on the common clock. Lateness of a rank in a
 pass: its arrival minus the median arrival of the others.
 
-Fires, as information, when one rank is last in at least 80 % of at least 20 passes, and late by at least 1 ms and 5 % of
-the time between all-reduces (medians).
+Fires, as information, when one rank is last in at least 80 % of at least 20 passes, and late by at least 1 ms and 5 %
+of the time between all-reduces (medians).
 
-Does not fire on few passes, small differences, or where arrivals were not measured. Across hosts the clocks are aligned on
-the all-reduces' ends, so a constant lateness of a whole host below that precision does not show.
+Does not fire on few passes, small differences, or where arrivals were not measured. Across hosts the clocks are
+aligned on the all-reduces' ends, so a constant lateness of a whole host below that precision does not show.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "straggler",
             Severity.INFO,
-            f"Rank {rank} was the last to arrive at {share:.0%} of {words.plural(times.shape[1], 'all-reduce')}"
-            f"{words.of(tl, module)}, by {words.duration(late)} (median); the others wait for it, which is "
-            f"{late / between:.0%} of the time between two all-reduces.",
-            f"Look at what rank {rank} does more than the others: larger batches, data loading, logging or saving, a slower "
-            "or shared device.",
+            f"Rank {rank} was the last to arrive at {share:.0%} of "
+            f"{words.plural(times.shape[1], 'all-reduce')}{words.of(tl, module)}, by {words.duration(late)} (median); "
+            f"the others wait for it, which is {late / between:.0%} of the time between two all-reduces.",
+            f"Look at what rank {rank} does more than the others: larger batches, data loading, logging or saving, a "
+            "slower or shared device.",
             module=module.id,
             ranks=(rank,),
             count=int(counts[worst]),

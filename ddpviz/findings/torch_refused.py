@@ -1,7 +1,7 @@
 """torch-refused: PyTorch itself raised one of its obscure DDP errors, explained in plain words.
 
-Measured: what a DDP constructor, forward or backward raised, in PyTorch's own words, or the exception that ended the rank,
-with the parameters that had received no gradient by then.
+Measured: what a DDP constructor, forward or backward raised, in PyTorch's own words, or the exception that ended the
+rank, with the parameters that had received no gradient by then.
 
 Fires for the errors in `refusals.py`, once for each kind, unless the script caught the error and finished well.
 

@@ -8,8 +8,8 @@ Fires when
 - an all-reduce of one window met that of another window, so that gradients of different steps were averaged; or
 - the job ended or hangs, and a rank issued fewer all-reduces than the others because it is done with its passes: it
   finished, or waits in another collective than the others.
-The message says since when, as far as it shows: the first micro-steps of different index that were averaged together, or
-the batch that one rank skipped.
+The message says since when, as far as it shows: the first micro-steps of different index that were averaged together,
+or the batch that one rank skipped.
 
 Does not fire for a rank that finished under `join`; for windows of different length that each close with one
 all-reduce, in step with the others; for a rank that failed or was killed (rank-died); for one that is merely slow.
@@ -58,18 +58,19 @@ def check(tl: Timeline) -> Iterator[Finding]:
         if drift.pair is not None:
             backward = drift.pair[1]
             parts.append(
-                f"Since then gradients of different micro-steps are averaged: micro-step {drift.pair[0]} of rank {ahead} "
-                f"with micro-step {drift.pair[1]} of rank {rank}."
+                f"Since then gradients of different micro-steps are averaged: micro-step {drift.pair[0]} of rank "
+                f"{ahead} with micro-step {drift.pair[1]} of rank {rank}."
             )
         if skipped is not None:
             who, after, place = skipped
             site, backward = place, after + 1
             parts.append(
-                f"Rank {who} skipped a batch: its forward{words.at(place)} after micro-step {after} had no backward. From "
-                f"there its micro-steps are one batch ahead of the others', and gradients of different batches are averaged."
+                f"Rank {who} skipped a batch: its forward{words.at(place)} after micro-step {after} had no backward. "
+                "From there its micro-steps are one batch ahead of the others', and gradients of different batches "
+                "are averaged."
                 if after >= 0
-                else f"Rank {who} skipped its first batch: that forward{words.at(place)} had no backward. From there its "
-                "micro-steps are one batch ahead of the others'."
+                else f"Rank {who} skipped its first batch: that forward{words.at(place)} had no backward. From there "
+                "its micro-steps are one batch ahead of the others'."
             )
         elif drift.ended and drift.pair is None:
             parts.append(f"They agree up to micro-step {counts[rank] - 1}." if counts[rank] else "")
@@ -77,8 +78,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "uneven-ranks",
             Severity.ERROR,
             " ".join(p for p in parts if p),
-            "Give every rank the same number of batches (DistributedSampler, drop_last=True), and skip a batch on all ranks "
-            "or on none: all-reduce the condition first. For data that is uneven by nature use `with model.join():`.",
+            "Give every rank the same number of batches (DistributedSampler, drop_last=True), and skip a batch on "
+            "all ranks or on none: all-reduce the condition first. For data that is uneven by nature use `with "
+            "model.join():`.",
             module=module.id,
             ranks=drift.behind,
             backward=backward,
@@ -132,7 +134,7 @@ def _begun(tl: Timeline, module: Module, lane: Lane) -> int:
 
 
 def _done(tl: Timeline, module: Module, rank: int) -> bool:
-    """Whether the rank is done with its passes: it ended well, or waits in something else than a pass of this module."""
+    """Whether the rank is done with its passes: it ended well, or waits in something else than such a pass."""
     state = tl.ranks.get(rank)
     if state is None:
         return False
@@ -148,7 +150,7 @@ def _done(tl: Timeline, module: Module, rank: int) -> bool:
 
 
 def _skipped(tl: Timeline, module: Module, drift: Drift) -> tuple[int, int, Site] | None:
-    """The first forward without a backward on one rank that the other does not have: rank, micro-step before it, place."""
+    """The first forward without a backward that only one rank has: rank, micro-step before it, place."""
     ahead, rank = module.lanes[drift.ahead], module.lanes[drift.behind[0]]
     theirs = [u.after for u in ahead.unanswered]
     for record in rank.unanswered:

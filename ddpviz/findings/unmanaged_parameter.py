@@ -1,8 +1,8 @@
 """unmanaged-parameter: the optimizer updates parameters whose gradients nobody averages.
 
-Measured: the parameters that the optimizer holds and the reducer does not (created, replaced or unfrozen after wrapping,
-or outside every DDP module), with the gradients that reach them; and gradients in buckets whose all-reduce was never
-sent though others were.
+Measured: the parameters that the optimizer holds and the reducer does not (created, replaced or unfrozen after
+wrapping, or outside every DDP module), with the gradients that reach them; and gradients in buckets whose all-reduce
+was never sent though others were.
 
 Fires when a step updates such parameters from rank-local gradients. The names are given, and the reason.
 
@@ -71,7 +71,8 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
         "Make them part of the module before wrapping it, or average their gradients by hand before the step: "
         "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()."
         if whole
-        else f"Build, load and unfreeze first, and wrap in DistributedDataParallel last{wrapped}; or wrap again afterwards."
+        else f"Build, load and unfreeze first, and wrap in DistributedDataParallel last{wrapped}; or wrap again "
+        "afterwards."
     )
     return Finding(
         "unmanaged-parameter",
@@ -116,11 +117,12 @@ def _never_ready(tl: Timeline, module: Module, ranks: tuple[int, ...], indices: 
     return Finding(
         "unmanaged-parameter",
         Severity.ERROR,
-        f"In micro-step {first}{words.of(tl, module)}{words.at(where)} {words.plural(int(row['buckets']) - int(row['launched']), 'bucket')} of "
-        f"{int(row['buckets'])} never became complete{cause}, so the gradients of {words.layers(module, missing)} were not "
-        "averaged although the step used them.",
-        "Use every parameter in the loss, freeze what is not used before wrapping, or pass find_unused_parameters=True to "
-        "DistributedDataParallel.",
+        f"In micro-step {first}{words.of(tl, module)}{words.at(where)} "
+        f"{words.plural(int(row['buckets']) - int(row['launched']), 'bucket')} of {int(row['buckets'])} never became "
+        f"complete{cause}, so the gradients of {words.layers(module, missing)} were not averaged although the step "
+        "used them.",
+        "Use every parameter in the loss, freeze what is not used before wrapping, or pass "
+        "find_unused_parameters=True to DistributedDataParallel.",
         module=module.id,
         ranks=ranks,
         count=len(indices),

@@ -34,9 +34,10 @@ def check(tl: Timeline) -> Iterator[Finding]:
         if sgd is not None and sgd.equal:
             severity = Severity.INFO
             message = (
-                f"Local SGD: {words.plural(len(used.indices), 'step')}{of} used each rank's own gradients{words.at(where)}, "
-                f"and the parameters were averaged {words.plural(len(sgd.times), 'time')} by a collective between steps. "
-                "The replicas differ in between and are equal after the last averaging."
+                f"Local SGD: {words.plural(len(used.indices), 'step')}{of} used each rank's own "
+                f"gradients{words.at(where)}, and the parameters were averaged {words.plural(len(sgd.times), 'time')} "
+                "by a collective between steps. The replicas differ in between and are equal after the last "
+                "averaging."
             )
             advice = "Nothing to do if this is meant: by design the replicas differ between two averagings."
         else:
@@ -44,7 +45,8 @@ def check(tl: Timeline) -> Iterator[Finding]:
             why = cause.why_local(tl, module, lane, behind)
             message = (
                 f"Step {used.first.index}{of}{words.at(where)} used gradients that were never averaged: "
-                f"{words.ranks(used.first_ranks, module.ranks)} stepped on {_own(len(used.first_ranks))}. {why.sentence}."
+                f"{words.ranks(used.first_ranks, module.ranks)} stepped on {_own(len(used.first_ranks))}. "
+                f"{why.sentence}."
             )
             if used.part.replicas is Replicas.DIVERGED:
                 message += " The replicas are now different models."

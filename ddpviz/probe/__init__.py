@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["attach"]
 
 if TYPE_CHECKING:
-    from ddpviz.probe.attach import attach
+    from ddpviz.probe.handle import attach
 
 
 def __getattr__(name: str) -> Any:
     if name == "attach":
-        from ddpviz.probe.attach import attach
+        from ddpviz.probe.handle import attach
 
         return attach
     raise AttributeError(name)

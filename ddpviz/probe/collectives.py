@@ -167,7 +167,7 @@ def _outside(session: Session, group: GroupWatch, coll: Collective, tensors: Seq
     if session.joining:
         return
     for watched in session.modules:
-        if watched.group is not group or not watched.passes and not session.steps:
+        if watched.group is not group or (not watched.passes and not session.steps):
             continue
         if coll.kind in _AVERAGING:
             watched.hand += coll.numel
@@ -190,6 +190,7 @@ def group_of(session: Session, group: Any) -> GroupWatch:
     known = session.groups.get(id(group))
     if known is None or known.ref() is not group:
         known = session.groups[id(group)] = GroupWatch(session, group)
+    if known.hook_ids is None:
         if session.observe == "collectives" and torch_private.has_group_hooks():
             _hook(session, known, group)
     return known

@@ -86,6 +86,8 @@ def last_words(session: Session, exit: r.Exit, numbers: bool) -> None:
     if numbers:
         final_numbers(session)
     session.finish([exit])
+    if session.close is not None:
+        session.close(exit)
 
 
 @guard.guarded

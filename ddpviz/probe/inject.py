@@ -31,6 +31,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, Any]] = []
+        self.extra: list[Callable[[], Any]] = []  # what else is to be taken off: handles, hooks of groups
 
     def __call__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace `owner.name` by `make(original)`; does nothing if there is no such name."""
@@ -47,6 +48,9 @@ class Patches:
             if getattr(owner, name, None) is replacement:
                 setattr(owner, name, original)
         self._undo.clear()
+        for take_off in self.extra:
+            take_off()
+        self.extra.clear()
 
     def codes(self) -> list[Any]:
         return [f.__code__ for _, _, _, f in self._undo if hasattr(f, "__code__")]
@@ -65,11 +69,22 @@ def install(state: Session) -> None:
     forwards.wrap_ddp(state, patches)
     collectives.wrap_group_functions(state, patches)
     steps.wrap_gradient_functions(state, patches)
-    steps.hook_steps(state)
+    patches.extra += [handle.remove for handle in steps.hook_steps(state)]
+    patches.extra.append(functools.partial(collectives.release, state))
     exits.watch_exits(state, patches)
     _wrap_init(state, patches)
     sources.install(state, patches)
     _mind_dynamo(patches)
+    if dist.is_initialized() and state.writer is not None:
+        collectives.find_groups(state)
+
+
+def uninstall() -> None:
+    """Take every patch and hook off again; a later `install` puts them back on."""
+    global _patches
+    patches, _patches = _patches, None
+    if patches is not None:
+        patches.undo()
 
 
 def _wrap_init(state: Session, patches: Patches) -> None:

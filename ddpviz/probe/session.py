@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ class Session:
         self.budget = Budget(budget)
         self.observe = observe
         self.redirected = redirected
+        self.close: Callable[[r.Exit], None] | None = None  # of a run that no launcher looks after
         self.interception: Any = None  # dispatched.Interception, where that is the way of seeing
         self.comm_hooks: Any = None  # commhook.CommHooks, likewise
         self.reset()
@@ -180,7 +182,7 @@ def current() -> Session | None:
 def start(run_dir: Path | None, budget: float | None, observe: str | None = None, redirected: bool = False) -> Session:
     """Make the process's session (once); later calls return the same."""
     global _session
-    if _session is None:
+    if _session is None or _session.finished:  # a second attach after the last detach begins a second trace
         wanted = observe or ("collectives" if torch_private.can_see_collectives() else "comm-hook")
         if wanted == "collectives" and not torch_private.can_see_collectives():
             wanted = "comm-hook"

@@ -8,21 +8,11 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable
 
+from ddpviz.probe.callers import is_library
 from ddpviz.trace.records import Site
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_DEMOS = os.path.join(_PACKAGE, "demos")
-
-
-def _library_folders() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    folders = {paths[k] for k in ("stdlib", "platstdlib", "purelib", "platlib") if k in paths}
-    folders.update(p for p in sys.path if p.rstrip("/").endswith(("site-packages", "dist-packages")))
-    return tuple(f.rstrip(os.sep) + os.sep for f in folders)
 
 
 class Sites:
@@ -32,27 +22,20 @@ class Sites:
         self._emit = emit
         self._ids: dict[tuple[str, int], int] = {}
         self._user: dict[str, bool] = {}
-        self._library = _library_folders()
 
     def is_user(self, filename: str) -> bool:
-        """Whether a file is the user's own: the main script's folder always is, libraries and ddpviz never."""
+        """Whether a file is the user's own: the main script always is, libraries and ddpviz never."""
         known = self._user.get(filename)
         if known is None:
             known = self._user[filename] = self._decide(filename)
         return known
 
-    def _decide(self, filename: str) -> bool:
-        if filename.startswith("<"):
-            return False
-        path = os.path.abspath(filename)
+    @staticmethod
+    def _decide(filename: str) -> bool:
         main = getattr(sys.modules.get("__main__"), "__file__", None)
-        if main and path == os.path.abspath(main):
-            return not path.endswith(("torch/distributed/run.py", "torch/distributed/launch.py"))
-        if path.startswith(_DEMOS + os.sep):
-            return True
-        if path.startswith(_PACKAGE + os.sep) or "site-packages" in path or "dist-packages" in path:
-            return False
-        return not path.startswith(self._library)
+        if main and os.path.abspath(filename) == os.path.abspath(main):
+            return not filename.endswith(("torch/distributed/run.py", "torch/distributed/launch.py"))
+        return not is_library(filename)
 
     def here(self, depth: int = 2) -> int:
         """Id of the user's place that called us, `depth` frames up; 0 if no frame is the user's."""

@@ -32,7 +32,9 @@ def install(session: Session, patch: Any) -> None:
         return
     forwards.wrap_comm_hooks(session, patch)
     if not torch_private.has_group_hooks():
-        session.interception = dispatched.install(OperatorView(session))  # its kernels go when it goes
+        session.interception = made = dispatched.install(OperatorView(session))  # its kernels go when it goes
+        if made is not None:
+            patch.extra.append(made.remove)
 
 
 class OperatorView:

@@ -123,7 +123,7 @@ class Watched:
             except Exception as error:
                 guard.fault("watched.accumulated", error)
 
-        if param.is_leaf and param.requires_grad or not param.requires_grad:
+        if (param.is_leaf and param.requires_grad) or not param.requires_grad:
             try:
                 self.handles.append(torch_private.accumulate_hook(param, accumulated))
             except RuntimeError:  # frozen at this moment; `scan` comes back to it

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpviz.probe import exits, forwards, inject, session
 from ddpviz.trace import records as r
+from ddpviz.trace import rundir
+from ddpviz.trace.reader import RunError
 
 
 class Handle:
@@ -30,6 +35,7 @@ class Handle:
         watched.ref = _nobody
         if all(w.ref() is None for w in self._session.modules):
             exits.last_words(self._session, r.Exit(time.monotonic_ns(), None, "detached"), numbers=False)
+            inject.uninstall()
 
     def __enter__(self) -> Handle:
         return self
@@ -58,10 +64,11 @@ def attach(
             f"attach() takes a DistributedDataParallel module, not {type(ddp_model).__name__}: wrap it first"
         )
     state = session.current()
-    if state is None:
+    if state is None or state.finished:
         folder = Path(run_dir) if run_dir is not None else _folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        close = _describe(folder)
         state = session.start(folder, budget)
+        state.close = close
     inject.install(state)
     state.open()
     inject.tell_rank(state)
@@ -70,10 +77,35 @@ def attach(
 
 
 def _folder() -> Path:
-    """The run folder where none is given: shared by the ranks of this job on this host through its rendezvous name."""
+    """The run folder where none is given: the same for the ranks that one launcher started on this host."""
     given = os.environ.get("DDPVIZ_RUN_DIR")
-    if given:
-        return Path(given)
-    from ddpviz.trace import rundir
+    return Path(given) if given else rundir.runs_base() / f"attached-{session.job_name()[:20]}-{os.getppid()}"
 
-    return rundir.attached_run(session.job_name())
+
+def _describe(folder: Path) -> Callable[[r.Exit], None] | None:
+    """Write run.json for a run that no launcher made: the first rank to come does it, and closes it at its end."""
+    try:
+        rundir.create_run(
+            None,
+            {
+                "title": Path(sys.argv[0]).stem or "attached",
+                "command": list(sys.argv),
+                "status": "running",
+                "backend": str(dist.get_backend()) if dist.is_initialized() else "",
+                "backend_reason": "chosen by the script",
+                "world_size": dist.get_world_size() if dist.is_initialized() else 0,
+                "attached": True,
+                "pid": os.getpid(),
+            },
+            run_dir=folder,
+        )
+    except RunError as error:
+        if not (folder / "trace").is_dir():  # else another rank was first
+            print(f"ddpviz: nothing is recorded, the job goes on unwatched: {error}", file=sys.stderr)
+        return None
+
+    def close(exit: r.Exit) -> None:
+        status = "finished" if exit.reason in ("finished", "detached") and not exit.code else "failed"
+        rundir.update_run(folder, status=status, exit_code=exit.code or 0, ended_wall_ns=time.time_ns())
+
+    return close

@@ -29,6 +29,8 @@ _HAS_PARAM = int(r.StepFlag.HAS_PARAM)
 _LOCAL = int(Gradients.LOCAL)
 _MIXED = int(Gradients.MIXED)
 _LATE = np.iinfo(np.int64).max
+_GRADIENTS, _REPLICAS = tuple(Gradients), tuple(Replicas)
+_AT_ONCE = 1024  # steps built at once by iteration
 _BLOCK = 1 << 16  # steps judged at once: bounds the memory of a long recording
 
 
@@ -115,15 +117,58 @@ class ModuleSteps:
         self.equal.view[part], self.in_phase.view[part] = equal, verdicts.in_phase(after, there)
         self.begin.view[part], self.end.view[part] = begin, end
 
-    def has(self, index: int) -> bool:
-        return index < self.gradients.size and self.gradients.view[index] != _NOT_THERE
+    @property
+    def there(self) -> npt.NDArray[np.bool_]:
+        """By step index: whether any rank took that step on this module. `gradients`, `replicas`, `equal` have a place
+        for each index, to be read through `.view`."""
+        return np.asarray(self.gradients.view != _NOT_THERE)
 
-    def rows(self, lanes: dict[int, LaneFold], index: int) -> Iterator[tuple[int, int, Rows | None]]:
-        """(rank, position, row) of one step, by position in Module.ranks."""
+    def parts(
+        self, lanes: dict[int, LaneFold], index: npt.NDArray[np.int64], first: list[tuple[int, int, int] | None]
+    ) -> Iterator[tuple[int, StepPart]]:
+        """(position in `index`, part) of those of the steps that this module has. `first` gets, for each position, the
+        lowest rank that took it, with that rank's site and optimizer."""
+        inside = np.minimum(index, max(self.gradients.size - 1, 0))
+        there = (index < self.gradients.size) & (self.gradients.view[inside] != _NOT_THERE)
+        at = np.flatnonzero(there).tolist()
+        index = index[there]
+        after, by_rank = [], []
         for rank in self.module.ranks:
-            places = self.places.get(rank)
-            place = int(places.view[index]) if places is not None and index < places.size else -1
-            yield rank, place, self._rows(lanes[rank])[place] if place >= 0 and rank in lanes else None
+            its_after: list[int | None] = [None] * len(at)
+            its_gradients: list[Gradients | None] = [None] * len(at)
+            after.append(its_after)
+            by_rank.append(its_gradients)
+            if rank not in self.places or rank not in lanes or not len(at):
+                continue
+            places = self.places[rank].view
+            place = np.where(index < len(places), places[np.minimum(index, len(places) - 1)], -1)
+            rows = self._rows(lanes[rank])[place[place >= 0]]
+            used = np.full(len(rows), int(Gradients.NONE))
+            if not self.skipped:
+                used = lanes[rank].gradients.view[place[place >= 0]]
+            values = (rows["after"].tolist(), used.tolist(), rows["site"].tolist(), rows["optimizer"].tolist())
+            for k, last, grads, site, optimizer in zip(np.flatnonzero(place >= 0).tolist(), *values, strict=True):
+                its_after[k] = last
+                its_gradients[k] = _GRADIENTS[grads]
+                known = first[at[k]]
+                if known is None or rank < known[0]:
+                    first[at[k]] = (rank, site, optimizer)
+        columns = (self.gradients.view[index], self.replicas.view[index], self.equal.view[index])
+        whole = zip(
+            at, *(c.tolist() for c in columns), zip(*after, strict=True), zip(*by_rank, strict=True), strict=True
+        )
+        for k, gradients, replicas, equal, last, grads in whole:
+            yield (
+                k,
+                StepPart(
+                    module=self.module.id,
+                    after=last,
+                    gradients=_GRADIENTS[gradients],
+                    by_rank=grads,
+                    replicas=_REPLICAS[replicas],
+                    grads_equal=None if equal < 0 else bool(equal),
+                ),
+            )
 
 
 class StepTable(Sequence[Step]):
@@ -222,55 +267,47 @@ class StepTable(Sequence[Step]):
     def __getitem__(self, at: slice) -> list[Step]: ...
     def __getitem__(self, at: int | slice) -> Step | list[Step]:
         if isinstance(at, slice):
-            return [self._build(k) for k in range(*at.indices(len(self)))]
+            return self._build(np.arange(*at.indices(len(self))))
         if not -len(self) <= at < len(self):
             raise IndexError(at)
-        return self._build(at % len(self))
+        return self._build(np.array([at % len(self)]))[0]
 
     def __iter__(self) -> Iterator[Step]:
-        return (self._build(k) for k in range(len(self)))
+        for low in range(0, len(self), _AT_ONCE):
+            yield from self._build(np.arange(low, min(low + _AT_ONCE, len(self))))
+
+    def of(self, module: int) -> ModuleSteps | None:
+        """One module's own columns, by step index; None if it took no step."""
+        known = self._modules.get(module)
+        return known[0] if known is not None else None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(Step.__eq__, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _build(self, position: int) -> Step:
-        index = position if self._order is None else int(self._order[position])
-        parts, first = [], None
+    def _build(self, positions: npt.NDArray[np.int64]) -> list[Step]:
+        """The steps at these positions: some microseconds each, by the block."""
+        index = positions if self._order is None else self._order[positions]
+        first: list[tuple[int, int, int] | None] = [None] * len(index)
+        parts: list[list[StepPart]] = [[] for _ in first]
         for steps, lanes in self._modules.values():
-            if not steps.has(index):
-                continue
-            after: list[int | None] = []
-            by_rank: list[Gradients | None] = []
-            for rank, place, row in steps.rows(lanes, index):
-                if row is None:
-                    after.append(None)
-                    by_rank.append(None)
-                    continue
-                after.append(int(row["after"]))
-                by_rank.append(Gradients.NONE if self._skipped else Gradients(int(lanes[rank].gradients.view[place])))
-                if first is None or rank < first[0]:
-                    first = (rank, int(row["site"]), int(row["optimizer"]))
-            equal = int(steps.equal.view[index])
-            parts.append(
-                StepPart(
-                    module=steps.module.id,
-                    after=tuple(after),
-                    gradients=Gradients.NONE if self._skipped else Gradients(int(steps.gradients.view[index])),
-                    by_rank=tuple(by_rank),
-                    replicas=Replicas(int(steps.replicas.view[index])),
-                    grads_equal=None if equal < 0 else bool(equal),
+            for k, part in steps.parts(lanes, index, first):
+                parts[k].append(part)
+        columns = (index, self._begin.view[index], self._end.view[index], self._in_phase.view[index])
+        out = []
+        for k, (number, begin, end, in_phase) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            rank, site, optimizer = first[k] or (0, 0, -1)
+            known = self._timeline.optimizers.get((rank, optimizer))
+            out.append(
+                Step(
+                    index=number,
+                    parts=tuple(parts[k]),
+                    begin=begin,
+                    end=end,
+                    site=self._timeline.site(rank, site),
+                    optimizer=known.name if known is not None else "",
+                    in_phase=in_phase,
                 )
             )
-        rank, site, optimizer = first or (0, 0, -1)
-        known = self._timeline.optimizers.get((rank, optimizer))
-        return Step(
-            index=index,
-            parts=tuple(parts),
-            begin=int(self._begin.view[index]),
-            end=int(self._end.view[index]),
-            site=self._timeline.site(rank, site),
-            optimizer=known.name if known is not None else "",
-            in_phase=bool(self._in_phase.view[index]),
-        )
+        return out

@@ -84,7 +84,7 @@ def steps_with(tl: Timeline, module: Module, kind: Gradients) -> Used | None:
 
 def step_at(tl: Timeline, index: int) -> Step | None:
     """The step with this index."""
-    numbers = getattr(tl.steps, "index", None)  # a StepTable's column; a plain sequence is searched
+    numbers = getattr(tl.steps, "indices", None)  # a StepTable's column; a plain sequence is searched
     if callable(numbers) or numbers is None:
         return next((s for s in tl.steps if s.index == index), None)
     at = int(np.searchsorted(numbers, index))

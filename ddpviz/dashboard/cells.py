@@ -13,12 +13,12 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from ddpviz.dashboard.moments import Ints, between
 from ddpviz.dashboard.state import longest
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
 
 Codes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 
 
 class Cell(IntEnum):
@@ -160,9 +160,9 @@ def ticks(module: Module, lane: Lane | None, start: int, stop: int, *, meant: bo
     out = np.zeros(max(stop - start, 0), np.uint8)
     if lane is None:
         return out
-    lo, hi = np.searchsorted(lane.skipped["after"], [start, stop])
+    lo, hi = between(lane.skipped["after"], start, stop)
     out[lane.skipped["after"][lo:hi] - start] = Tick.SKIPPED
-    lo, hi = np.searchsorted(lane.steps["after"], [start, stop])
+    lo, hi = between(lane.steps["after"], start, stop)
     kinds = _TICK_OF_GRADIENTS[lane.gradients[lo:hi]]
     if meant:
         kinds = np.where(kinds == Tick.WRONG, np.uint8(Tick.LOCAL_STEP), kinds)
@@ -295,9 +295,8 @@ def _bounds(module: Module, start: int, stop: int) -> Codes:
         windows = lane.passes["window"][start : stop + 1]
         ends = windows[1:] != windows[:-1]
         out[: len(ends)] = ends
-        at = lane.clears["after"]
-        cleared = at[(at >= start) & (at < stop)] - start if len(at) else at
-        out[cleared] = 1
+        lo, hi = between(lane.clears["after"], start, stop)
+        out[lane.clears["after"][lo:hi] - start] = 1
     return out
 
 
@@ -313,7 +312,7 @@ def _steps(module: Module, start: int, stop: int, factor: int) -> dict[int, int]
     if lane is None:
         return {}
     after = lane.steps["after"]
-    lo, hi = np.searchsorted(after, [start, stop])
+    lo, hi = between(after, start, stop)
     return {
         (after - start) // factor: number
         for after, number in zip(after[lo:hi].tolist(), lane.steps["index"][lo:hi].tolist(), strict=True)

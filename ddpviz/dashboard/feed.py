@@ -142,12 +142,12 @@ class Feed:
             if code is not None and not batches and self._code is None and self.job is not None:
                 self._code = self.job.finish()
                 continue
-            ruled = self._rule(force=not batches)
-            if changed or ruled:
+            whole = not batches
+            if changed or (whole and self.latest is not None and not self.latest.complete):
                 told = True
-                self._hand_over(complete=not batches, problems=tuple(reader.problems))
-            elif self.latest is not None and not self.latest.complete and not batches:
-                self._hand_over(complete=True, problems=tuple(reader.problems))
+                self._hand_over(complete=whole, problems=tuple(reader.problems))
+            if self._rule(force=whole):  # after the picture, which needs no verdict to be looked at
+                self._hand_over(complete=whole, problems=tuple(reader.problems))
             if not batches:
                 self._stop.wait(QUICK if changed else CALM if self._running() else IDLE)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from rich.cells import cell_len
 from rich.style import Style
 from textual.strip import Strip
@@ -24,7 +26,7 @@ def facts(tl: Timeline, cursor: Cursor) -> list[str]:
     index = min(cursor.index, len(lane.passes) - 1)
     out = [f"micro-step {cursor.index}"]
     after = lane.steps["after"]
-    done = int((after <= cursor.index).sum()) if len(after) < 4096 else int(after.searchsorted(cursor.index, "right"))
+    done = bisect_right(after, cursor.index)
     if done:
         out.append(f"step {int(lane.steps['index'][done - 1])}")
     out.append(f"window {int(lane.passes['window'][index])}")

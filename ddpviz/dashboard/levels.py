@@ -9,14 +9,15 @@ between them are drawing. What was not measured is None, never a guess.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
-from ddpviz.dashboard import playback
+from ddpviz.dashboard.moments import Gathered, gather, newest
 from ddpviz.findings.model import Finding
-from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
+from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace import records as r
 
 
@@ -65,38 +66,46 @@ class Levels:
 
 def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | None = None) -> Levels:
     """The levels at `time` (ns on the run's clock)."""
-    index = playback.pass_at(module, time)
-    wire = playback.all_reduce_span(module, index) if index >= 0 else None
-    mean: float | None = None
-    moving: set[int] = set()
-    done: dict[int, int] = {}
-    buckets = 0
-    if wire is not None and time >= wire[0]:
-        for lane in module.lanes.values():
-            for row in lane.buckets_of(index):
-                if not row["launch"]:
-                    continue
-                number, ended = int(row["index"]), int(row["done"])
-                buckets = max(buckets, number + 1)
-                if row["launch"] <= time and (ended == 0 or time < ended):
-                    moving.add(number)
-                elif ended and ended <= time:
-                    done[number] = done.get(number, 0) + 1
-            if mean is None and index < len(lane.passes) and lane.sync[index] == Sync.SYNCED:
-                mean = _measured(lane, index, "norm")
-    rest = playback.rest(module, index) if index >= 0 else 0
-    finished = sum(1 for number in range(buckets) if number in done and number not in moving)
+    reached = {rank: newest(module.lanes[rank], time) for rank in module.ranks if rank in module.lanes}
+    index = max(reached.values(), default=-1)
+    made = gather(module, index)
+    moving, done, buckets, mean = _wire(made, time)
     return Levels(
-        levels=tuple(
-            _level(module.lanes[rank], rank, time, index, rest) for rank in module.ranks if rank in module.lanes
-        ),
+        levels=tuple(_levels(module, reached, index, made.rest if made else 0, time)),
         index=index,
-        moving=tuple(sorted(moving)),
-        done=finished,
+        moving=moving,
+        done=done,
         buckets=buckets,
         mean=mean,
         apart_since=apart_since(tl, module, time, findings or []),
     )
+
+
+def _wire(made: Gathered | None, time: int) -> tuple[tuple[int, ...], int, int, float | None]:
+    """Buckets under way, how many are done, how many there are, and where the levels meet; once a launch has been."""
+    wire = made.wire if made is not None else None
+    if made is None or wire is None or time < wire[0]:
+        return (), 0, 0, None
+    rows = made.buckets[made.buckets["launch"] > 0]
+    under_way = (rows["launch"] <= time) & ((rows["done"] == 0) | (time < rows["done"]))
+    moving = set(rows["index"][under_way].tolist())
+    ended = set(rows["index"][(rows["done"] > 0) & (rows["done"] <= time)].tolist()) - moving
+    synced = (made.sync == Sync.SYNCED) & ((made.rows["flags"] & int(r.PassFlag.HAS_NORM)) != 0)
+    mean = float(made.rows["norm"][synced][0]) if synced.any() else None
+    return tuple(sorted(moving)), len(ended), int(rows["index"].max()) + 1, mean
+
+
+def _levels(module: Module, reached: dict[int, int], index: int, rest: int, time: int) -> Iterator[Level]:
+    """Each rank's level, from the newest pass that it had begun itself."""
+    places: dict[int, dict[int, int]] = {}
+    for rank, own in reached.items():
+        made = gather(module, own)
+        if made is None:
+            yield Level(rank, None, ())
+            continue
+        if own not in places:
+            places[own] = {k: i for i, k in enumerate(made.ranks)}
+        yield _level(made, places[own][rank], rank, time, rest if own == index else 0)
 
 
 def apart_since(tl: Timeline, module: Module, time: int, findings: list[Finding]) -> int | None:
@@ -114,19 +123,6 @@ def _measured(lane: Lane, index: int, column: str) -> float | None:
     return float(row[column]) if int(row["flags"]) & flag else None
 
 
-def _cleared(lane: Lane, index: int, time: int, rest: int) -> bool:
-    """Whether the gradients that pass `index` left had been cleared by `time`.
-
-    A rank that is microseconds ahead clears while the others still return from backward; it is drawn as emptied only
-    once they all have (`rest`), so that there is a moment at which the levels are seen to have met.
-    """
-    if time <= rest:
-        return False
-    after = lane.clears["after"]
-    lo, hi = np.searchsorted(after, [index, index + 1])
-    return bool((lane.clears["at"][lo:hi] <= time).any())
-
-
 def _before(lane: Lane, index: int) -> float | None:
     """What was there when pass `index` began."""
     if index == 0 or int(lane.passes[index]["flags"]) & r.PassFlag.CLEARED:
@@ -136,30 +132,31 @@ def _before(lane: Lane, index: int) -> float | None:
     return _measured(lane, index - 1, "norm")
 
 
-def _level(lane: Lane, rank: int, time: int, newest: int, rest: int) -> Level:
-    index = int(np.searchsorted(lane.passes["begin"], time, side="right")) - 1
-    if index < 0:
+def _level(made: Gathered, at: int, rank: int, time: int, rest: int) -> Level:
+    """The level of the rank at position `at`, from this pass.
+
+    A rank that is microseconds ahead steps and clears while the others still return from backward; it is drawn so only
+    once they all have (`rest`), so that there is a moment at which the levels are seen to have met.
+    """
+    lane, row = made.module.lanes[rank], made.rows[at]
+    flags = int(row["flags"])
+    emptied = rest < time and int(made.cleared[at]) <= time
+    if emptied:
+        return Level(rank, 0.0 if flags & r.PassFlag.HAS_LOCAL_NORM else None, (), empty=True)
+    if not flags & r.PassFlag.HAS_LOCAL_NORM:
         return Level(rank, None, ())
-    row = lane.passes[index]
-    rest = rest if index == newest else 0
-    local = _measured(lane, index, "local_norm")
-    if local is None:
-        return Level(rank, None, (), empty=_cleared(lane, index, time, rest))
-    if _cleared(lane, index, time, rest):
-        return Level(rank, 0.0, (), empty=True)
-    before = _before(lane, index)
+    local = float(row["local_norm"])
     begin, end = int(row["begin"]), max(int(row["end"]), int(row["begin"]) + 1)
-    rows = lane.buckets_of(index)
+    before = _before(lane, made.index) if time < end else None
+    rows = made.buckets[made.owner == at]
     known = len(rows) > 0 and bool(((rows["flags"] & int(r.BucketFlag.HAS_LOCAL_NORM)) != 0).all())
     if known and math.isfinite(local):
         parts = tuple(_part(bucket, before, local, begin, end, time) for bucket in rows)
     else:
-        reached = _rise(before, local * local, begin, end, time)
-        after = _measured(lane, index, "norm")
-        synced = lane.sync[index] == Sync.SYNCED and time >= end and after is not None
-        square = after * after if synced and after is not None else reached
-        parts = (Part(-1, square, Phase.SYNCED if synced else Phase.LOCAL),)
-    if _stepped_wrongly(lane, index, time) and time > rest:
+        averaged = made.sync[at] == Sync.SYNCED and time >= end and flags & r.PassFlag.HAS_NORM
+        square = float(row["norm"]) ** 2 if averaged else _rise(before, local * local, begin, end, time)
+        parts = (Part(-1, square, Phase.SYNCED if averaged else Phase.LOCAL),)
+    if made.wrong[at] and rest < time and int(made.stepped[at]) <= time:
         parts = tuple(Part(p.bucket, p.square, Phase.WRONG) for p in parts)
     total = sum(part.square for part in parts)
     return Level(rank, math.sqrt(total) if total >= 0 else math.nan, parts)
@@ -189,12 +186,6 @@ def _part(row: np.void, before: float | None, local: float, begin: int, end: int
     if time < ended:
         return Part(number, own + (mean - own) * (time - launch) / max(ended - launch, 1), Phase.MOVING)
     return Part(number, mean, Phase.SYNCED)
-
-
-def _stepped_wrongly(lane: Lane, index: int, time: int) -> bool:
-    lo, hi = np.searchsorted(lane.steps["after"], [index, index + 1])
-    bad = np.isin(lane.gradients[lo:hi], (Gradients.LOCAL, Gradients.STALE, Gradients.MIXED))
-    return bool((bad & (lane.steps["end"][lo:hi] <= time)).any())
 
 
 def scale(module: Module, index: int, around: int = 64) -> float:

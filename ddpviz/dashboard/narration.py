@@ -5,11 +5,9 @@ Every number in a sentence is measured; what was not measured is not said.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ddpviz.dashboard.format import norm, plural, ranges, shorten, size
 from ddpviz.dashboard.levels import levels
-from ddpviz.dashboard.playback import span
+from ddpviz.dashboard.moments import between, gather
 from ddpviz.dashboard.state import Cursor, longest, module_of
 from ddpviz.timeline.model import Gradients, Module, Replicas, Site, Step, Sync, Timeline
 from ddpviz.trace import records as r
@@ -34,8 +32,8 @@ def narrate(tl: Timeline, cursor: Cursor) -> str:
     step = _step_behind(tl, module, index, cursor.time)
     if step is not None:
         return _stepped(tl, module, step, index)
-    reached = span(module, index)
-    if reached is not None and cursor.time < reached[1] and not now.done:
+    made = gather(module, index)
+    if made is not None and cursor.time < made.end and not now.done:
         return f"Micro-step {index}: backward runs and adds this batch's gradients to what each rank holds."
     return _passed(tl, module, index)
 
@@ -60,7 +58,7 @@ def _step_behind(tl: Timeline, module: Module, index: int, time: int) -> Step | 
     lane = longest(module)
     if lane is None:
         return None
-    lo, hi = np.searchsorted(lane.steps["after"], [index, index + 1])
+    lo, hi = between(lane.steps["after"], index, index + 1)
     ended = [int(row["index"]) for row in lane.steps[lo:hi] if row["end"] <= time]
     return tl.steps[ended[-1]] if ended and ended[-1] < len(tl.steps) else None
 
@@ -80,8 +78,8 @@ def _window(module: Module, index: int) -> tuple[int, int]:
     if lane is None or index >= len(lane.passes):
         return index, index
     windows = lane.passes["window"]
-    lo, hi = np.searchsorted(windows, [windows[index], windows[index] + 1])
-    return int(lo), int(hi) - 1
+    lo, hi = between(windows, int(windows[index]), int(windows[index]) + 1)
+    return lo, hi - 1
 
 
 def _sum_of(module: Module, index: int) -> str:
@@ -160,9 +158,10 @@ def _synced(module: Module, index: int) -> str:
     values = list(_norms(module, index, "norm", r.PassFlag.HAS_NORM).values())
     equal = bool(values) and len(values) == len(module.ranks) and len({f"{v:.17g}" for v in values}) == 1
     held = f", norm {norm(values[0])} on each" if equal else ""
-    rows = next((lane.buckets_of(index) for lane in module.lanes.values() if len(lane.buckets_of(index))), None)
+    made = gather(module, index)
     sent = ""
-    if rows is not None:
+    if made is not None and len(made.buckets):
+        rows = made.buckets[made.owner == made.owner[0]]
         total = int(rows["wire_bytes"].sum())
         sent = f" {size(total)} in {plural(len(rows), 'bucket')} went round." if total else ""
     return (

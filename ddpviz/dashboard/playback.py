@@ -8,90 +8,53 @@ one) get a width that can be seen.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 
 import numpy as np
 
+from ddpviz.dashboard.moments import NEVER, gather, newest
 from ddpviz.dashboard.state import ONE_PASS_A_SECOND, SPEEDS, Cursor, longest, module_of
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Module, Timeline
 
 # Widths of the stretches of a pass in story time, and of the rest once its gradients were used.
 _ALL_REDUCED = (0.30, 0.34, 0.04)  # until the first all-reduce starts, until the last has ended, until the call returns
-_LOCAL = (0.45,)
+_LOCAL = 0.45
 _STEPPED = 0.20
 CATCH_UP = 0.35  # seconds that the animation may lag behind the live end
 
 
-def span(module: Module, index: int) -> tuple[int, int] | None:
-    """When a pass began (earliest rank) and ended (latest rank), in ns; None if no rank has reported it."""
-    begins, ends = [], []
-    for lane in module.lanes.values():
-        if 0 <= index < len(lane.passes):
-            row = lane.passes[index]
-            begins.append(int(row["begin"]))
-            ends.append(int(row["end"]))
-    return (min(begins), max(max(ends), min(begins))) if begins else None
-
-
-def all_reduce_span(module: Module, index: int) -> tuple[int, int] | None:
-    """From the first launch to the last end of a pass's bucket all-reduces; None where nothing was sent or timed."""
-    launches, dones = [], []
-    for lane in module.lanes.values():
-        rows = lane.buckets_of(index)
-        launch, done = rows["launch"], rows["done"]
-        launches += launch[launch > 0].tolist()
-        dones += done[done > 0].tolist()
-    return (min(launches), max(dones)) if launches and dones and max(dones) > min(launches) else None
-
-
-def used(module: Module, index: int) -> int | None:
-    """When the gradients left by a pass were stepped with or cleared (the latest of both); None if neither."""
-    moments = []
-    for lane in module.lanes.values():
-        for rows, at in ((lane.steps, "end"), (lane.clears, "at")):
-            lo, hi = np.searchsorted(rows["after"], [index, index + 1])
-            moments += rows[at][lo:hi].tolist()
-    return max(moments) if moments else None
-
-
 def last_moment(module: Module) -> int:
     """The newest thing known about the module."""
-    index = max((len(lane.passes) for lane in module.lanes.values()), default=0) - 1
-    reached = span(module, index)
-    return 0 if reached is None else max(rest(module, index), used(module, index) or 0)
+    made = gather(module, max((len(lane.sync) for lane in module.lanes.values()), default=0) - 1)
+    return 0 if made is None else max(made.rest, made.used or 0)
 
 
 def pass_at(module: Module, time: int) -> int:
     """The newest pass that had begun on some rank by `time`; -1 before the first."""
-    index = -1
-    for lane in module.lanes.values():
-        index = max(index, int(np.searchsorted(lane.passes["begin"], time, side="right")) - 1)
-    return index
+    return max((newest(lane, time) for lane in module.lanes.values()), default=-1)
 
 
 def _knots(module: Module, index: int) -> tuple[list[float], list[float]]:
     """Times (ns, rising) and story positions of the corners of one pass."""
-    reached = span(module, index)
-    if reached is None:
+    made = gather(module, index)
+    if made is None:
         return [0.0, 1.0], [float(index), index + 1.0]
-    begin, end = reached
+    begin, end, wire, used = made.begin, made.end, made.wire, made.used
     times, places = [begin], [0.0]
-    wire = all_reduce_span(module, index)
-    if wire is not None and begin < wire[0] < wire[1]:
-        end = max(end, wire[1])
-        times += [wire[0], wire[1], end]
+    if wire is not None and begin < wire[0]:
+        times += [wire[0], wire[1], max(end, wire[1])]
         places += [sum(_ALL_REDUCED[: i + 1]) for i in range(3)]
     else:
         times.append(end)
-        places.append(_LOCAL[0])
-    stepped = used(module, index)
-    if stepped is not None and stepped > end:
-        times.append(stepped)
+        places.append(_LOCAL)
+    if used is not None and used > times[-1]:
+        times.append(used)
         places.append(places[-1] + _STEPPED)
-    following = span(module, index + 1)
-    if following is not None and following[0] > times[-1]:
-        times.append(following[0])
+    following = gather(module, index + 1)
+    if following is not None and following.begin > times[-1]:
+        times.append(following.begin)
         places.append(1.0)
     rising = np.maximum.accumulate(times)
     keep = [0, *(i for i in range(1, len(times)) if rising[i] > rising[i - 1])]
@@ -118,18 +81,15 @@ def moment(module: Module, position: float) -> int:
 
 def events(module: Module, index: int) -> list[int]:
     """Every recorded moment of a pass on any rank, in order: begin, bucket ready, launch, done, end, step, clear."""
+    made = gather(module, index)
+    if made is None:
+        return []
     found: set[int] = set()
-    for lane in module.lanes.values():
-        if 0 <= index < len(lane.passes):
-            row = lane.passes[index]
-            found |= {int(row["begin"]), int(row["end"])}
-        rows = lane.buckets_of(index)
-        for at in ("ready", "launch", "done"):
-            found.update(rows[at].tolist())
-        for rows, at in ((lane.steps, "end"), (lane.clears, "at")):
-            lo, hi = np.searchsorted(rows["after"], [index, index + 1])
-            found.update(rows[at][lo:hi].tolist())
-    return sorted(found - {0})
+    for column in (made.rows["begin"], made.rows["end"], made.stepped, made.cleared):
+        found.update(column.tolist())
+    for at in ("ready", "launch", "done"):
+        found.update(made.buckets[at].tolist())
+    return sorted(found - {0, NEVER})
 
 
 # --- moves -----------------------------------------------------------------------------------------------------------
@@ -137,9 +97,8 @@ def events(module: Module, index: int) -> list[int]:
 
 def rest(module: Module, index: int) -> int:
     """The moment at which a paused cursor shows a pass: when its last rank returned from backward."""
-    reached = span(module, index)
-    wire = all_reduce_span(module, index)
-    return last_moment(module) if reached is None else max(reached[1], wire[1] if wire else 0)
+    made = gather(module, index)
+    return last_moment(module) if made is None else made.rest
 
 
 def goto(tl: Timeline, cursor: Cursor, index: int, *, module: int | None = None, rank: int | None = None) -> Cursor:
@@ -165,7 +124,7 @@ def step_window(tl: Timeline, cursor: Cursor, by: int) -> Cursor:
         return cursor
     windows = lane.passes["window"]
     here = int(windows[min(max(cursor.index, 0), len(windows) - 1)])
-    last = int(np.searchsorted(windows, max(here + by, 0), side="right")) - 1
+    last = bisect_right(windows, max(here + by, 0)) - 1
     return goto(tl, cursor, last)
 
 
@@ -226,8 +185,8 @@ def toggle(tl: Timeline, cursor: Cursor) -> Cursor:
         return replace(cursor, live=False, playing=False)
     module = module_of(tl, cursor)
     if module is not None and cursor.time >= last_moment(module):
-        reached = span(module, 0)
-        return replace(cursor, playing=True, index=0, time=reached[0] if reached else 0)
+        first = gather(module, 0)
+        return replace(cursor, playing=True, index=0, time=first.begin if first else 0)
     return replace(cursor, playing=True)
 
 

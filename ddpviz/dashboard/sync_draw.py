@@ -45,6 +45,7 @@ SHORT = {
     M.DEAD: "died",
     M.MIXED: "disagree",
 }
+ROUND = tuple(10**e * m for e in range(9) for m in (1, 2, 5))
 ALWAYS = (M.LOCAL, M.SYNCED, M.STEP, M.WRONG_STEP)
 
 
@@ -73,7 +74,7 @@ def label(ranks: tuple[int, ...]) -> str:
 def label_every(pitch: int, factor: int, highest: int) -> int:
     """Of how many columns one can carry its number: a round count of passes, wide enough for the digits."""
     wanted = len(str(highest)) + (2 if pitch == 1 else 1)
-    for base in (10**e * m for e in range(9) for m in (1, 2, 5)):
+    for base in ROUND:
         if base % factor == 0 and base // factor * pitch >= wanted:
             return base // factor
     power = 0

@@ -14,6 +14,7 @@ import numpy as np
 from ddpviz.export import words
 from ddpviz.findings.model import Finding
 from ddpviz.timeline import model as m
+from ddpviz.timeline.timing import communication
 from ddpviz.timeline.trends import traffic
 from ddpviz.trace import records as r
 from ddpviz.trace.text import clean
@@ -49,7 +50,7 @@ def figures(tl: m.Timeline, findings: Sequence[Finding], name: str) -> Figures:
     kinds = Counter(m.Sync(v) for module in tl.modules for v in module.verdicts.tolist())
     ends = np.array([step.end for step in tl.steps], np.float64)
     sent = sum(traffic(module)[0] for module in tl.modules)
-    exposed, hidden = communication(tl)
+    exposed, hidden = all_reduce_time(tl)
     replicas = Counter(step.replicas for step in tl.steps)
     lanes = [lane for module in tl.modules for lane in module.lanes.values()]
     norms = [lane.passes["norm"][(lane.passes["flags"] & int(r.PassFlag.HAS_NORM)) != 0] for lane in lanes]
@@ -84,42 +85,13 @@ def figures(tl: m.Timeline, findings: Sequence[Finding], name: str) -> Figures:
     )
 
 
-def communication(tl: m.Timeline) -> tuple[float | None, float | None]:
-    """Exposed all-reduce time of a synchronised pass (median over ranks and passes, ns), and the share hidden.
-
-    Exposed is what is left of the buckets' all-reduces after the last gradient of the pass was ready: until then the
-    backward computed beside them. Overlapping all-reduces count once. None where launches or ends were not measured.
-    """
-    exposed: list[float] = []
-    busy_all = beside_all = 0.0
-    for module in tl.modules:
-        for lane in module.lanes.values():
-            rows = lane.buckets
-            known = ((rows["flags"] & int(r.BucketFlag.SENT)) != 0) & (rows["launch"] > 0) & (rows["done"] > 0)
-            rows = rows[known]
-            bounds = np.flatnonzero(np.diff(rows["pass"].astype(np.int64))) + 1
-            for part in np.split(rows, bounds) if len(rows) else []:
-                computed = int(part["ready"].max())
-                spans = merged([(int(b["launch"]), int(b["done"])) for b in part])
-                busy = sum(end - begin for begin, end in spans)
-                after = sum(max(end - max(begin, computed), 0) for begin, end in spans)
-                exposed.append(after)
-                busy_all += busy
-                beside_all += busy - after
-    if not exposed:
-        return None, None
-    return float(np.median(exposed)), beside_all / busy_all if busy_all else None
-
-
-def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The spans with overlaps joined, in order."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        elif end > begin:
-            found.append((begin, end))
-    return found
+def all_reduce_time(tl: m.Timeline) -> tuple[float | None, float | None]:
+    """Exposed all-reduce time of a synchronised pass (median over ranks and passes, ns), and the share hidden."""
+    spent = [communication(lane) for module in tl.modules for lane in module.lanes.values()]
+    exposed = np.concatenate([s.exposed for s in spent]) if spent else np.zeros(0)
+    hidden = sum(int(s.hidden.sum()) for s in spent)
+    total = hidden + int(exposed.sum())
+    return (float(np.median(exposed)), hidden / total if total else None) if len(exposed) else (None, None)
 
 
 def compare(a: Figures, b: Figures) -> Iterator[str]:

@@ -16,6 +16,7 @@ import numpy as np
 from ddpviz.export import words
 from ddpviz.findings.model import Finding
 from ddpviz.timeline import model as m
+from ddpviz.timeline.timing import Arrivals, arrivals, communication
 from ddpviz.timeline.trends import agreement, noise_scale, traffic
 from ddpviz.trace import records as r
 
@@ -114,6 +115,7 @@ def module_part(module: m.Module) -> Json:
     names = [p.name for p in module.params]
     columns = {rank: lane_columns(lane) for rank, lane in module.lanes.items()}
     synced, saved = traffic(module)
+    came = arrivals(module)
     return {
         "id": module.id,
         "name": module.name,
@@ -134,6 +136,20 @@ def module_part(module: m.Module) -> Json:
         "bytes_saved": saved,
         "agreement": measured_or_none(agreement(module)),
         "noise_scale": measured_or_none(noise_scale(module)),
+        "communication": [communication_part(lane, came) for lane in module.lanes.values()],
+    }
+
+
+def communication_part(lane: m.Lane, came: Arrivals) -> Json:
+    """One rank's all-reduce time: hidden behind the backward or exposed after it, and how late the rank came to it."""
+    spent = communication(lane)
+    return {
+        "rank": lane.rank,
+        "passes_timed": len(spent.passes),
+        "hidden_share": spent.share_hidden,
+        "exposed_ns_median": float(np.median(spent.exposed)) if len(spent.exposed) else None,
+        "late_ns_median": came.median_late(lane.rank) if lane.rank in came.ranks else None,
+        "last_in": int(np.count_nonzero(came.last == lane.rank)),
     }
 
 

@@ -133,6 +133,13 @@ class TestRoundTrip:
             made.append(kind(**fields))
         assert fmt.decode_records(fmt.encode_records(made)) == (made, [])
 
+    def test_names_that_are_no_utf8_can_be_written(self) -> None:
+        name = os.fsdecode(b"tr\xff.py")
+        said = [r.Site(id=1, file=name, line=2, function="f"), r.Note(text="lone \ud800", at=1)]
+        (site, note), problems = fmt.decode_records(fmt.encode_records(said))
+        assert (site.file.startswith("tr\ufffd"), problems) == (True, [])  # type: ignore[attr-defined]
+        assert note.text.startswith("lone ")  # type: ignore[attr-defined]
+
     def test_row_widths_are_as_written_down(self) -> None:
         for kind, width in fmt.WIDTH.items():
             assert width == struct.calcsize(r.struct_format(r.RowKind(kind)))

@@ -15,9 +15,12 @@ from ddpviz.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, parse
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No traceback of ddpviz's own reaches the user."""
+    _mind_streams()
     try:
         options = parse(list(sys.argv[1:] if argv is None else argv))
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has enough
@@ -25,6 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         return _explain(error)
+
+
+def _mind_streams() -> None:
+    """Streams that can be written to whatever comes: closed ones lead nowhere, characters they lack become `?`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for as long as the process lives)
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def _explain(error: Exception) -> int:

@@ -203,8 +203,10 @@ def _job_spec(options: argparse.Namespace) -> JobSpec:
 
 def _spec(options: argparse.Namespace, **fields: Any) -> JobSpec:
     from ddpviz.launch import JobSpec
+    from ddpviz.launch.environment import MARK
 
-    elsewhere = os.environ.get("DDPVIZ_RUN_DIR")
+    inside = MARK in os.environ  # in a job of ddpviz the variable names that job's run, not where to put another
+    elsewhere = None if inside else os.environ.get("DDPVIZ_RUN_DIR")
     return JobSpec(
         nproc=options.nproc,
         backend=options.backend,

@@ -166,7 +166,7 @@ class Job:
             name, *args = self.spec.command
             return [find_command(name) or name, *args]
         logs = self.run_dir / "logs"
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost"]
+        torchrun = [sys.executable, str(_HERE / "agent.py"), "--standalone", "--local-addr", "localhost"]
         torchrun += ["--nproc-per-node", str(self.ranks), "--log-dir", str(logs / "elastic"), "--no-python"]
         rank = [sys.executable, "-I", "-S", str(_HERE / "rank.py"), str(logs)]
         return [*torchrun, *rank, str(self.spec.script), *self.spec.args]
@@ -174,8 +174,8 @@ class Job:
     def _info(self) -> dict[str, Any]:
         spec = self.spec
         return {
-            "title": spec.name,
-            "command": list(spec.command) if spec.command else [str(spec.script), *spec.args],
+            "title": _readable(spec.name),
+            "command": [_readable(word) for word in spec.command or (str(spec.script), *spec.args)],
             "world_size": self.ranks,
             "backend": self.backend.name,
             "backend_reason": self.backend.reason,
@@ -236,3 +236,8 @@ def _runs_elsewhere(spec: JobSpec) -> bool:
     except (OSError, RunError):
         return False
     return info.get("host") != socket.gethostname() and live_status(info) in ("starting", "running")
+
+
+def _readable(word: str) -> str:
+    """A word of the command line as text that can be written anywhere: names of files need not be UTF-8."""
+    return os.fsencode(word).decode(errors="replace")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -61,7 +61,22 @@ def block(kind: RowKind, width: int, count: int, payload: bytes) -> bytes:
 
 
 def encode_records(batch: Sequence[Record]) -> bytes:
-    return _encoder.encode(batch if isinstance(batch, list) else list(batch))
+    """A payload of records. Names of files need not be UTF-8: what cannot be encoded in a text becomes `\ufffd`."""
+    records = batch if isinstance(batch, list) else list(batch)
+    try:
+        return _encoder.encode(records)
+    except UnicodeEncodeError:
+        return _encoder.encode(_encodable(msgspec.to_builtins(records)))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass").decode(errors="replace")
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value
 
 
 def decode_records(payload: bytes | memoryview) -> tuple[list[Record], list[str]]:

@@ -113,23 +113,23 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
         return canvas
     index = min(cursor.index, module.passes - 1)
     ran = [lane for rank in module.ranks if (lane := module.lanes.get(rank)) and index < len(lane.passes)]
-    lanes = [lane for lane in ran if _wanted(lane.rank, cursor.filter)]
+    wanted = [rank for rank in module.ranks if _wanted(rank, cursor.filter)]
     _draw_head(canvas, tl, module, index, ran)
-    if not lanes:
-        canvas.line((f" no rank matches {cursor.filter!r}", "dim"))
+    if not wanted:
+        canvas.line((f" No rank matches {cursor.filter!r}.", "dim"))
         return canvas
+    lanes = [lane for lane in ran if lane.rank in wanted]
     names = _names(module, index, lanes)
     gutter = min(max(20, width // 3), max(19, 15 + max((len(name) for name in names.values()), default=0)))
-    scale = _scale(lanes, index, gutter, max(width - gutter - 1, 10))
-    _draw_axis(canvas, scale)
-    earliest = min(int(lane.passes[index]["begin"]) for lane in lanes)
-    for rank in module.ranks:
-        lane = module.lanes.get(rank)
-        if lane is None or index >= len(lane.passes):
-            if _wanted(rank, cursor.filter):
-                _draw_absent(canvas, tl, module, rank, index)
-        elif _wanted(rank, cursor.filter):
-            _draw_rank(canvas, lane, index, scale, names, int(lane.passes[index]["begin"]) - earliest)
+    scale = _scale(lanes, index, gutter, max(width - gutter - 1, 10)) if lanes else None
+    if scale is not None:
+        _draw_axis(canvas, scale)
+    for rank in wanted:
+        lane = next((lane for lane in lanes if lane.rank == rank), None)
+        if lane is None or scale is None:
+            _draw_absent(canvas, tl, module, rank, index)
+        else:
+            _draw_rank(canvas, lane, index, scale, names)
     canvas.line("")
     _draw_summary(canvas, module, index, ran)
     return canvas
@@ -250,9 +250,7 @@ def _draw_axis(canvas: Canvas, scale: Scale) -> None:
             behind = canvas.put(x, y, word, "dim") + 2
 
 
-def _draw_rank(
-    canvas: Canvas, lane: Lane, index: int, scale: Scale, names: dict[tuple[int, int], str], lag: int
-) -> None:
+def _draw_rank(canvas: Canvas, lane: Lane, index: int, scale: Scale, names: dict[tuple[int, int], str]) -> None:
     row, buckets = lane.passes[index], lane.buckets_of(index)
     raised = bool(row["flags"] & int(PassFlag.RAISED))
     y = canvas.line((f" rank {lane.rank}", f"rank:{lane.rank} bold"), ("  backward", ""))
@@ -260,7 +258,8 @@ def _draw_rank(
     ends = ("├", M.UNFINISHED.glyph if raised else "┤")
     body = ends[0] + "─" * max(x1 - x0 - 1, 0) + ends[1] if x1 > x0 else "│"
     behind = canvas.put(scale.left + x0, y, body, "wrong" if raised else "text")
-    word = fmt.duration(int(row["end"]) - int(row["begin"])) + (f", began {fmt.duration(lag)} later" if lag > 0 else "")
+    lag = int(row["begin"]) - scale.zero
+    word = fmt.duration(int(row["end"]) - int(row["begin"])) + (f", began {fmt.duration(lag)} later" if lag else "")
     if behind + 2 + len(word) <= canvas.width:
         canvas.put(behind + 2, y, word, "dim")
     last_ready = int(buckets["ready"].max()) if len(buckets) else 0

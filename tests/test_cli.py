@@ -196,6 +196,24 @@ class TestMisuse:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == ("0\n", "")
 
+    def test_short_output_into_a_closed_pipe(self, tmp_path: Path) -> None:
+        create_run(tmp_path, {"title": "t"})
+        command = f"{sys.executable} -m ddpviz list {tmp_path} | true; echo ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert (done.stdout, done.stderr) == ("0\n", "")
+
+    def test_closed_streams(self, tmp_path: Path) -> None:
+        create_run(tmp_path, {"title": "t"})
+        command = f"{sys.executable} -m ddpviz list {tmp_path} <&- >&- 2>&-"
+        assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
+
+    def test_a_locale_without_the_characters(self, tmp_path: Path) -> None:
+        create_run(tmp_path, {"title": "t", "command": ["größe ✗.py", "\udcff"]})
+        env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+        done = ddpviz("list", tmp_path, env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "gr??e ?.py" in done.stdout
+
 
 class TestDemoList:
     def test_the_list_says_what_each_shows(self) -> None:

@@ -228,6 +228,13 @@ class TestDemos:
 
 
 class TestCommand:
+    def test_names_that_are_no_utf8(self, tmp_path: Path) -> None:
+        name = os.fsdecode(b"tr\xff.py")
+        path = script(tmp_path, "import sys, os; print(os.fsencode(sys.argv[1]))", name)
+        job, code = run_to_end(JobSpec(command=(sys.executable, str(path), name)))
+        assert (code, log(job, "command")) == (0, "b'tr\\xff.py'\n")
+        assert read_info(job.run_dir)["command"][2] == "tr\ufffd.py"
+
     def test_output_in_order_no_terminal_and_the_exit_code(self, tmp_path: Path) -> None:
         spec = command(
             tmp_path,
@@ -434,6 +441,17 @@ class TestRanks:
         assert ranks == [{"rank": rank, "exit_code": 0, "signal": None, "ended_by": None} for rank in range(3)]
         assert log(job, "launcher") == ""
 
+    def test_files_of_the_working_folder_stand_in_for_none_of_pythons(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("queue", "profile", "types", "logging", "socket"):
+            (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file')")
+        (tmp_path / "src").mkdir()
+        monkeypatch.chdir(tmp_path)
+        script(tmp_path / "src", "print('fine')")
+        job, code = run_to_end(JobSpec(script=Path("src/job.py"), nproc=1))
+        assert (code, log(job, "0"), log(job, "launcher")) == (0, "fine\n", "")
+
     @pytest.mark.parametrize(
         ("end", "exit_code", "signum"),
         [
@@ -453,6 +471,27 @@ class TestRanks:
         if "boom" in end:
             assert "ValueError: boom" in log(job, "1")
         assert marked(job) == []
+
+    def test_a_worker_that_aborts_after_its_last_line_is_a_finished_job_with_a_note(self, tmp_path: Path) -> None:
+        """As gloo does at times: the abort comes from a C destructor, when Python has already shut down."""
+        path = script(
+            tmp_path,
+            """
+            import ctypes
+            import torch.distributed as dist
+            dist.init_process_group("gloo")
+            dist.barrier()
+            if dist.get_rank() == 1:
+                libc = ctypes.CDLL(None)
+                libc.__cxa_atexit(ctypes.cast(libc.abort, ctypes.c_void_p), None, None)
+            print("last line")
+            """,
+        )
+        job, code = run_to_end(JobSpec(script=path, nproc=2))
+        info = read_info(job.run_dir)
+        assert (code, info["exit_code"], info["status"]) == (1, 1, "finished")
+        assert info["ranks"][1]["signal"] == signal.SIGABRT
+        assert [note.split(",")[0] for note in info["notes"]] == ["rank 1 aborted while the interpreter shut down"]
 
 
 class TestOutcome:

@@ -129,12 +129,12 @@ def failures(outcome: Outcome, out: Console, verb: str = "check") -> Iterator[li
                 lines.append(f"  end of its log ({_log_name(outcome, str(rank))}):")
                 lines += [f"  │ {line}" for line in tail]
         yield lines
-    for key, name in (("command", "the command's"), ("launcher", "the launcher's")):
-        tail = without_probe(outcome.logs.end_of(key, 25))
+    for log, name in (("command", "the command's"), ("launcher", "the launcher's")):
+        tail = without_probe(outcome.logs.end_of(log, 25))
         if tail and not any(told):
             told.add(tuple(tail))
             said += tail
-            yield [f"  end of {name} log ({_log_name(outcome, key)}):", *(f"  │ {line}" for line in tail)]
+            yield [f"  end of {name} log ({_log_name(outcome, log)}):", *(f"  │ {line}" for line in tail)]
     refused = any(f.rule == "torch-refused" for f in outcome.findings)  # has its own advice
     script = next((shorter(word) for word in tl.run.command if word.endswith(".py")), "SCRIPT.py")
     advice = hint("\n".join(said), verb=verb, script=script, redirected=tl.run.redirected)
@@ -144,7 +144,8 @@ def failures(outcome: Outcome, out: Console, verb: str = "check") -> Iterator[li
 
 def _failed(tl: m.Timeline) -> list[int]:
     """The ranks that failed of themselves; those that only followed (ended, or cut off) where there is no other."""
-    own, followed = [], []
+    own: list[int] = []
+    followed: list[int] = []
     for rank in sorted({*range(tl.run.world_size or 0), *tl.ranks}):
         state = tl.ranks.get(rank)
         if state is not None and state.status in ("finished", "running", "waiting"):

@@ -154,6 +154,8 @@ class Feed:
     def _rule(self, *, force: bool) -> bool:
         """Run the rules if there is something new and their turn has come; True if they said something else."""
         version, now = self._fold.timeline.version, time.monotonic()
+        if not force and not self._running():
+            return False  # a recording is read first, and judged once
         if version == self._ruled_version or (now < self._rule_again and not (force and self._over())):
             return False
         found = find(self._fold.timeline)

@@ -82,7 +82,7 @@ class Main(Screen[None]):
         self._clock = monotonic()
         self._views: dict[str, Widget] = {}
         self._been: list[tuple[str, Cursor]] = []  # where Esc goes back to
-        self._second = -1
+        self._opening = True  # a recording is being read, and nobody has moved yet
 
     @property
     def dashboard(self) -> Dashboard:
@@ -120,8 +120,9 @@ class Main(Screen[None]):
         if snap is None:
             return
         if snap is not self._snap:
-            if self._snap is None and not snap.running:
-                self.cursor = replace(self.cursor, live=False, index=1 << 40)  # a recording opens at its end
+            if not snap.running and snap.complete and self._opening:
+                self.cursor = replace(self.cursor, live=False, index=1 << 40, time=0)  # a recording opens at its end
+            self._opening = self._opening and not snap.complete and not snap.running
             self._snap = snap
             self.cursor = play.settle(snap.tl, self.cursor, motion=self.motion)
         self.cursor = play.advance(snap.tl, self.cursor, min(passed, 0.25), running=snap.running)
@@ -174,6 +175,7 @@ class Main(Screen[None]):
     # -- where one looks ------------------------------------------------------------------------------------------
 
     def _move(self, cursor: Cursor | None) -> None:
+        self._opening = False
         if cursor is not None and cursor != self.cursor:
             self.cursor = cursor
             self._draw()

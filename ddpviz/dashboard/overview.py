@@ -40,8 +40,9 @@ def plan(width: int, height: int, ranks: int, trouble: bool = False) -> Plan:
 
     With `trouble` there is a finding, a hang or a failure to tell of, which takes more text.
     """
-    ranks = max(ranks, 1)
     wide = width >= WIDE
+    most = max(height * 2 // 5, 3)
+    ranks = max(ranks, 1) if ranks <= most else max(most // 2, 3)  # more ranks than lines share rows by what they do
     story = 8 if trouble else 6 if wide else 5
     if wide and trouble and height >= 34:
         story = 9

@@ -98,7 +98,7 @@ def view_chip(cursor: Cursor, total: int, here: Situation, speed: str) -> tuple[
     """Present or past, for the header. Empty while one looks at the present."""
     if cursor.playing:
         return f"▶ PAST  {speed}", "local"
-    if not cursor.live and (here.state in (State.RUNNING, State.WAITING) or cursor.index < total - 1):
+    if not cursor.live and total and (here.state in (State.RUNNING, State.WAITING) or cursor.index < total - 1):
         newer = total - 1 - cursor.index
         return "‖ PAST" + (f"  +{newer} newer" if newer > 0 else ""), "running"
     return "", "dim"

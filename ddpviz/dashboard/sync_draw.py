@@ -45,7 +45,7 @@ SHORT = {
     M.DEAD: "died",
     M.MIXED: "disagree",
 }
-ROUND = tuple(10**e * m for e in range(9) for m in (1, 2, 5))
+ROUND = tuple(int(f"{m}{'0' * e}") for e in range(9) for m in (1, 2, 5))
 ALWAYS = (M.LOCAL, M.SYNCED, M.STEP, M.WRONG_STEP)
 
 

@@ -36,8 +36,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "buffers-diverged",
             Severity.WARNING,
             f"At the end {words.plural(len(differ), 'buffer')}{words.of(tl, module)} differ between "
-            f"{words.ranks(module.ranks, module.ranks)} ({words.names(differ)}): DDP does not broadcast them "
-            f"(broadcast_buffers=False{words.at(module.site)}), so each rank evaluates with its own.",
+            f"{words.ranks(module.ranks)} ({words.names(differ)}): with "
+            f"broadcast_buffers=False{words.at(module.site)} DDP does not broadcast them, so each rank evaluates with "
+            "its own.",
             "Leave broadcast_buffers at True, convert BatchNorm with "
             "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping, or average the buffers before you "
             "evaluate or save.",

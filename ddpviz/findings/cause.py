@@ -38,8 +38,7 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     known = flags & PassFlag.FLAGS_KNOWN
     forward = words.at(tl.site(lane.rank, int(last["forward_site"])))
     which = words.numbered("micro-step", [int(i) for i in indices])
-    verb = "ran" if len(indices) == 1 else "all ran"
-    if flags & PassFlag.COMM_HOOK and flags & PassFlag.REDUCER_DONE and not int(last["launched"]):
+        if flags & PassFlag.COMM_HOOK and flags & PassFlag.REDUCER_DONE and not int(last["launched"]):
         hook = f" '{module.hook}'" if module.hook else ""
         return Why(
             "hook",
@@ -64,7 +63,7 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     if known and bool(facts.has(rows, PassFlag.NO_SYNC_FORWARD | PassFlag.NO_SYNC_BACKWARD).all()):
         return Why(
             "no-sync",
-            f"{words.start(which)} {verb} under no_sync()",
+            f"{words.start(which)} ran under no_sync()",
             "Leave no_sync() for the forward and backward of the last micro-step before the step",
         )
     if not bool(facts.has(rows, PassFlag.FORWARD_SEEN).any()):

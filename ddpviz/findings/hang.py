@@ -385,6 +385,10 @@ def last_event(tl: Timeline, rank: int) -> str:
             events.append((int(row["end"]), f"step {int(row['index'])}{of}{site}"))
     for group in tl.groups.values():
         rows = group.collectives.get(rank)
+        state = tl.ranks.get(rank)
+        stack = state.stack if state is not None else None
+        if rows is not None and stack is not None and stack.group == group.key and stack.count >= 0:
+            rows = rows[rows["count"] < stack.count]  # not the one that it is in
         if rows is not None and len(rows):
             row = rows[-1]
             name = _KINDS.get(int(row["kind"]), "a collective")

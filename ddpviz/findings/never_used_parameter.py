@@ -6,8 +6,9 @@ Fires at the end of a job for parameters that DDP manages and that no rank ever 
 find_unused_parameters=True or static_graph=True, where unused parameters are expected now and then, it takes at least
 eight passes on every rank, so that a branch that is drawn at random has had its chance.
 
-Does not fire while the job runs; for parameters that only some passes or only some ranks use; where PyTorch itself
-refused because of them (torch-refused names them).
+Does not fire while the job runs; for parameters that were replaced after wrapping (unmanaged-parameter); for
+parameters that only some passes or only some ranks use; where PyTorch itself refused because of them (torch-refused
+names them).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
         if passes < (_CHANCES if expected else 1):
             continue
         unused = set(records[0].params).intersection(*(u.params for u in records[1:]))
+        replaced = {n for us in tl.unmanaged.values() for u in us if u.module == module.id for n in u.names}
         unused = {p for p in unused if p < len(module.params) and module.params[p].managed}
+        unused = {p for p in unused if module.params[p].name not in replaced}  # unmanaged-parameter says that
         if not unused:
             continue
         names = words.layers(module, sorted(unused))

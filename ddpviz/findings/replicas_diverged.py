@@ -52,8 +52,8 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "replicas-diverged",
             Severity.ERROR,
-            f"{when} the parameters{of} differ between {words.ranks(module.ranks, module.ranks)}: they are no longer "
-            f"the same model. {reason}{after}",
+            f"{when} the parameters{of} differ between {words.ranks(module.ranks)}: they are no longer the same "
+            f"model. {reason}{after}",
             advice,
             module=module.id,
             ranks=module.ranks,
@@ -87,8 +87,8 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
     unmanaged = [n for u in tl.unmanaged.get(module.ranks[0], []) if u.module == module.id for n in u.names]
     if unmanaged:
         return (
-            f"{words.start(words.names(unmanaged))} {'is' if len(unmanaged) == 1 else 'are'} updated by the optimizer "
-            "but never all-reduced (see unmanaged-parameter).",
+            f"The optimizer updates {words.names(unmanaged)}, whose gradients are never all-reduced (see "
+            "unmanaged-parameter).",
             "Wrap the model after its parameters are final, and start again from equal replicas.",
         )
     if part.gradients is Gradients.MIXED:

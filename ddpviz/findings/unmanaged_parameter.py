@@ -59,7 +59,7 @@ def _steps(tl: Timeline, module: Module, lane: Lane) -> facts.Ints:
 def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.Ints) -> Finding:
     lane = module.lanes[ranks[0]]
     mine = [u for u in tl.unmanaged.get(lane.rank, []) if u.module == module.id]
-    names = [n for u in mine for n in u.names]
+    names = list(dict.fromkeys(n for u in mine for n in u.names))
     are, were = ("is", "was") if len(names) == 1 else ("are", "were")
     reasons = [_REASONS.get(k, "{are} not known to the reducer") for k in dict.fromkeys(u.reason for u in mine)]
     why = words.listed([text.format(are=are, were=were) for text in reasons])
@@ -77,9 +77,10 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
     return Finding(
         "unmanaged-parameter",
         Severity.ERROR,
-        f"{words.start(words.names(names))} {why}, so DDP does not average {'its' if len(names) == 1 else 'their'} "
-        f"gradients, and step {int(row['index'])}{words.of(tl, module)}{words.at(where)} updated "
-        f"{'it' if len(names) == 1 else 'them'} on each rank alone.{words.again(len(steps), len(lane.steps))}",
+        f"{'The parameter' if len(names) == 1 else 'The parameters'} {words.names(names)} {why}, so DDP does not "
+        f"average {'its' if len(names) == 1 else 'their'} gradients, and step "
+        f"{int(row['index'])}{words.of(tl, module)}{words.at(where)} updated {'it' if len(names) == 1 else 'them'} on "
+        f"each rank alone.{words.again(len(steps), len(lane.steps))}",
         advice,
         module=module.id,
         ranks=ranks,

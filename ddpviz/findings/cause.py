@@ -38,7 +38,7 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     known = flags & PassFlag.FLAGS_KNOWN
     forward = words.at(tl.site(lane.rank, int(last["forward_site"])))
     which = words.numbered("micro-step", [int(i) for i in indices])
-        if flags & PassFlag.COMM_HOOK and flags & PassFlag.REDUCER_DONE and not int(last["launched"]):
+    if flags & PassFlag.COMM_HOOK and flags & PassFlag.REDUCER_DONE and not int(last["launched"]):
         hook = f" '{module.hook}'" if module.hook else ""
         return Why(
             "hook",

@@ -12,7 +12,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -95,9 +95,13 @@ class Device(contextlib.AbstractContextManager["Device"]):
     def __exit__(self, *error: object) -> None: ...
 
 
-@contextlib.contextmanager
-def _nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
-    yield
+class Nothing(contextlib.AbstractContextManager["Nothing"]):
+    """A context that changes nothing: `torch.cuda.stream(s)`, `torch.cuda.nvtx.range(name)`. A class, as the true one
+    is: libraries ask `isinstance(x, torch.cuda.StreamContext)`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
 
 
 def _resident() -> int:
@@ -120,6 +124,11 @@ def _total() -> int:
 
 def _returns(value: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: value
+
+
+def _to_user(value: Any, true: Callable[..., Any]) -> Callable[..., Any]:
+    """The value for the user's own code; the true answer, or its error, for a library that chooses kernels by it."""
+    return lambda *args, **kwargs: value if called_by_user() else true(*args, **kwargs)
 
 
 def _seed(seed: int) -> None:
@@ -154,10 +163,10 @@ def install() -> None:
         "set_device": set_device,
         "current_device": lambda: current[0],
         "init": _returns(None),
-        "get_device_name": _returns(_NAME),
-        "get_device_properties": _returns(properties),
-        "get_device_capability": _returns((properties.major, properties.minor)),
-        "is_bf16_supported": _returns(True),
+        "get_device_name": _to_user(_NAME, cuda.get_device_name),
+        "get_device_properties": _to_user(properties, cuda.get_device_properties),
+        "get_device_capability": _to_user((properties.major, properties.minor), cuda.get_device_capability),
+        "is_bf16_supported": _to_user(True, cuda.is_bf16_supported),
         "can_device_access_peer": _returns(False),
         "is_current_stream_capturing": _returns(False),
         "synchronize": _returns(None),
@@ -172,8 +181,8 @@ def install() -> None:
         "Event": Event,
         "device": Device,
         "device_of": Device,
-        "stream": _nothing,
-        "StreamContext": _nothing,
+        "stream": Nothing,
+        "StreamContext": Nothing,
         "current_stream": lambda device=None: Stream(),
         "default_stream": lambda device=None: Stream(),
         "set_stream": _returns(None),
@@ -195,8 +204,10 @@ def install() -> None:
         stand_ins[name] = lambda device=None: _peak()
     for name in ("empty_cache", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"):
         stand_ins[name] = _returns(None)
-    for name in ("CUDAGraph", "graph", "make_graphed_callables", "graph_pool_handle", "CUDAPluggableAllocator"):
+    for name in ("make_graphed_callables", "graph_pool_handle"):
         stand_ins[name] = _refuses(f"torch.cuda.{name}")
+    for name in ("CUDAGraph", "graph", "CUDAPluggableAllocator"):
+        stand_ins[name] = type(name, (), {"__init__": _refuses(f"torch.cuda.{name}")})
     for name in dir(cuda):
         if name.endswith("Tensor") and hasattr(torch, name):
             stand_ins[name] = getattr(torch, name)
@@ -205,7 +216,7 @@ def install() -> None:
             setattr(cuda, name, value)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, _returns(0))
-    cuda.nvtx.range = _nothing
+    cuda.nvtx.range = Nothing
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):
         for module in (cuda.memory,):
             if hasattr(module, name):

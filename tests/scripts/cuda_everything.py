@@ -32,6 +32,7 @@ old_scaler = torch.cuda.amp.GradScaler(enabled=False)
 generator = torch.Generator(device="cuda").manual_seed(rank)
 assert isinstance(generator, torch.Generator)
 
+torch.manual_seed(1 + rank)  # each rank its own data
 data = TensorDataset(torch.randn(8, 10), torch.randn(8, 5))
 loader = DataLoader(data, batch_size=4, pin_memory=True, pin_memory_device="cuda")
 stream, event, end = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

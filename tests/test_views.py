@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from synth import MISTAKES, RIGHT, big_batches, cluster_of, dtype
+from synth import MISTAKES, RIGHT, big_batches, cluster_of
 
 from ddpviz.dashboard import format as fmt
 from ddpviz.dashboard.marks import M
@@ -26,7 +26,7 @@ from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace.reader import Batch
-from ddpviz.trace.records import BucketFlag, PassFlag, RowKind
+from ddpviz.trace.records import PassFlag
 
 SIZES = [(40, 8), (80, 22), (120, 36), (200, 40)]
 BRAILLE = re.compile("[\u2801-\u28ff]")
@@ -270,29 +270,6 @@ def test_the_window_of_norms_holds_its_cursor(passes: int, index: int, width: in
 
 
 # --- backward --------------------------------------------------------------------------------------------------------
-
-
-def bucket_rows(*spans: tuple[int, int, int]) -> np.ndarray:
-    rows = np.zeros(len(spans), dtype(RowKind.BUCKET))
-    for row, (ready, launch, done) in zip(rows, spans, strict=True):
-        row["ready"], row["launch"], row["done"], row["flags"] = ready, launch, done, int(BucketFlag.SENT)
-    return rows
-
-
-@pytest.mark.parametrize(
-    ("spans", "hidden", "exposed"),
-    [
-        ([(10, 10, 20), (30, 30, 50)], 10, 20),  # the first all-reduce ends while gradients are still computed
-        ([(10, 10, 40), (30, 30, 50)], 20, 20),  # they overlap: the time counts once
-        ([(10, 10, 20)], 0, 10),  # one bucket: all of it comes after the backward
-        ([(10, 0, 0)], 0, 0),  # not measured
-    ],
-)
-def test_hidden_and_exposed_time(spans: list[tuple[int, int, int]], hidden: int, exposed: int) -> None:
-    row = np.zeros((), dtype(RowKind.PASS))
-    found = backward.times(row, bucket_rows(*spans))
-    assert (found.hidden, found.exposed) == (hidden, exposed)
-    assert found.measured == bool(hidden + exposed)
 
 
 def test_the_straggler_is_named() -> None:

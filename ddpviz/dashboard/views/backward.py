@@ -6,7 +6,7 @@ What of an all-reduce ran beside the backward is hidden; what ran after this ran
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +20,8 @@ from ddpviz.dashboard.messages import GoTo
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.chart import ticks
-from ddpviz.timeline.model import Lane, Module, Rows, Sync, Timeline
+from ddpviz.timeline.model import Lane, Module, Sync, Timeline
+from ddpviz.timeline.timing import arrivals, communication
 from ddpviz.trace.records import BucketFlag, PassFlag
 
 RECENT = 100  # passes looked back on for "arrived last"
@@ -41,67 +42,22 @@ class Scale:
         return min(max((ns - self.zero) / self.per_cell, 0.0), float(self.width))
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Where a rank's time went in one pass, in ns. `hidden` + `exposed` is the time any all-reduce was under way."""
+def late(module: Module, index: int) -> tuple[int, int, int, float] | None:
+    """(rank, how often it came last, of how many passes, median ns after the first rank) up to pass `index`.
 
-    begin: int
-    end: int
-    hidden: int
-    exposed: int
-    measured: bool  # False: no all-reduce has both of its ends measured
-
-
-def times(row: Rows, buckets: Rows) -> Times:
-    """A rank's share of hidden and exposed communication.
-
-    While gradients are still being computed (until the last bucket is ready) an all-reduce is hidden; after that the
-    backward only waits for it. Overlapping all-reduces count once.
+    Over the last `RECENT` passes, those that every rank all-reduced. None if there are none, or the ranks are even.
     """
-    begin, end = int(row["begin"]), int(row["end"])
-    sent = buckets[(buckets["flags"] & int(BucketFlag.SENT)) != 0]
-    sent = sent[(sent["launch"] > 0) & (sent["done"] > 0)]
-    if not len(sent):
-        return Times(begin, end, 0, 0, False)
-    last_ready = int(buckets["ready"].max())
-    hidden = exposed = 0
-    reached = 0
-    for launch, done in sorted(zip(sent["launch"].tolist(), sent["done"].tolist(), strict=True)):
-        launch = max(launch, reached)
-        if done > launch:
-            hidden += max(min(done, last_ready) - launch, 0)
-            exposed += max(done - max(launch, last_ready), 0)
-            reached = done
-    return Times(begin, end, hidden, exposed, True)
-
-
-def late(module: Module, index: int, back: int = RECENT) -> tuple[int, int, int, float] | None:
-    """(rank, how often it came last, of how many passes, median lateness in ns) over recent synchronised passes.
-
-    A rank comes last if it launches the first all-reduce later than every other; lateness is against the rank before.
-    """
-    lanes = [module.lanes[rank] for rank in module.ranks if rank in module.lanes]
-    if len(lanes) < 2:
+    lanes = {}
+    for rank, lane in module.lanes.items():
+        lo, hi = np.searchsorted(lane.buckets["pass"], np.array([max(index - RECENT + 1, 0), index + 1], np.uint32))
+        lanes[rank] = replace(lane, buckets=lane.buckets[lo:hi])
+    came = arrivals(replace(module, lanes=lanes))
+    if not len(came.passes):
         return None
-    first = max(index - back + 1, 0)
-    table = []
-    for lane in lanes:
-        lo, hi = np.searchsorted(lane.buckets["pass"], [first, index + 1])
-        rows = lane.buckets[lo:hi]
-        launch = np.full(index + 1 - first, np.iinfo(np.int64).max, np.int64)
-        sent = rows[rows["launch"] > 0]
-        np.minimum.at(launch, sent["pass"].astype(np.int64) - first, sent["launch"])
-        table.append(launch)
-    launches = np.array(table)
-    launches = launches[:, (launches < np.iinfo(np.int64).max).all(axis=0)]
-    if not launches.shape[1]:
-        return None
-    order = np.sort(launches, axis=0)
-    last = launches.argmax(axis=0)
-    counts = np.bincount(last, minlength=len(lanes))
-    worst = int(counts.argmax())
-    gaps = (order[-1] - order[-2])[last == worst]
-    return lanes[worst].rank, int(counts[worst]), launches.shape[1], float(np.median(gaps))
+    ranks, counts = np.unique(came.last, return_counts=True)
+    rank = int(ranks[counts.argmax()])
+    gap = came.median_late(rank)
+    return (rank, int(counts.max()), len(came.passes), gap) if gap else None
 
 
 def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
@@ -336,10 +292,10 @@ def _draw_absent(canvas: Canvas, tl: Timeline, module: Module, rank: int, index:
 
 
 def _draw_summary(canvas: Canvas, module: Module, index: int, lanes: list[Lane]) -> None:
-    parts = [times(lane.passes[index], lane.buckets_of(index)) for lane in lanes]
-    parts = [part for part in parts if part.measured]
+    parts = [communication(replace(lane, buckets=lane.buckets_of(index))) for lane in lanes]
+    parts = [part for part in parts if len(part.passes)]
     if parts:
-        hidden, exposed = sum(part.hidden for part in parts), sum(part.exposed for part in parts)
+        hidden, exposed = sum(int(p.hidden.sum()) for p in parts), sum(int(p.exposed.sum()) for p in parts)
         canvas.line(
             (f" {M.READY.glyph}", M.READY.role),
             " ready   ",

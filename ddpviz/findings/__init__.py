@@ -15,6 +15,7 @@ from ddpviz.findings import (
     collective_hang,
     ddp_bypassed,
     exposed_communication,
+    facts,
     gradients_changed_after_sync,
     hook_not_mean,
     identical_batches,
@@ -85,4 +86,5 @@ def find(tl: Timeline) -> list[Finding]:
                     "This is a fault of ddpviz, not of your script; please report it with the run folder.",
                 )
             )
+    facts.forget()
     return sorted(found, key=lambda f: -f.severity)

@@ -78,7 +78,8 @@ def overlap(lane: Lane) -> Overlap | None:
     rows = lane.buckets
     if not len(rows):
         return None
-    passes, starts = np.unique(rows["pass"], return_index=True)
+    starts = facts.starts_of(rows["pass"])
+    passes = rows["pass"][starts]
     whole = np.minimum.reduceat(np.minimum(rows["launch"], np.minimum(rows["done"], rows["ready"])), starts) > 0
     if not whole.any():
         return None

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpviz.timeline.model import Gradients, Lane, Module, Replicas, RunInfo, Step, StepPart, Sync, Timeline
+from ddpviz.timeline.steps import StepTable
+from ddpviz.timeline.verdicts import NOT_THERE
 from ddpviz.trace import records as r
 
 Ints = npt.NDArray[np.int64]
@@ -84,9 +86,9 @@ def steps_with(tl: Timeline, module: Module, kind: Gradients) -> Used | None:
 
 def step_at(tl: Timeline, index: int) -> Step | None:
     """The step with this index."""
-    numbers = getattr(tl.steps, "indices", None)  # a StepTable's column; a plain sequence is searched
-    if callable(numbers) or numbers is None:
+    if not isinstance(tl.steps, StepTable):
         return next((s for s in tl.steps if s.index == index), None)
+    numbers = tl.steps.indices
     at = int(np.searchsorted(numbers, index))
     return tl.steps[at] if at < len(numbers) and int(numbers[at]) == index else None
 
@@ -99,10 +101,10 @@ def part_at(tl: Timeline, module: Module, index: int) -> StepPart | None:
 def compared(tl: Timeline, module: Module) -> tuple[Ints, npt.NDArray[np.uint8], npt.NDArray[np.int8]]:
     """For each step of the module: its index, the replicas after it (`Replicas`), and whether the gradients it used
     were equal across ranks (1, 0, -1 not measured)."""
-    columns = getattr(tl.steps, "of", None)
-    if columns is not None and (own := columns(module.id)) is not None:
-        there = np.flatnonzero(own.there)
-        return there, own.replicas.view[there], own.equal.view[there]
+    own = tl.steps.of(module.id) if isinstance(tl.steps, StepTable) else None
+    if own is not None:
+        there = np.flatnonzero(own.gradients.view != NOT_THERE).astype(np.int64)
+        return there, own.replicas.view[there].astype(np.uint8), own.equal.view[there].astype(np.int8)
     parts = [(s.index, p) for s in tl.steps for p in s.parts if p.module == module.id]
     equal = [-1 if p.grads_equal is None else int(p.grads_equal) for _, p in parts]
     return (
@@ -162,31 +164,57 @@ def averaged_unseen(tl: Timeline, module: Module, used: Used) -> bool:
     return bool(verdicts) and all(verdicts)
 
 
+_segments: dict[int, tuple[Lane, tuple[int, ...], Ints, Ints]] = {}  # several rules ask for the same lane's
+
+
 def segments(lane: Lane) -> tuple[Ints, Ints]:
     """For each pass: the stretch it belongs to (same window, same steps before it), and the step that used it or -1.
 
     Stretches are numbered from 0 in order. Steps that GradScaler skipped close a stretch as executed ones do; the
-    second array gives the position in `lane.steps`, and -2 for a skipped step.
+    second array gives the position in `lane.steps`, and -2 for a skipped step. Kept until `forget`.
     """
+    sizes = (len(lane.passes), len(lane.steps), len(lane.skipped))
+    known = _segments.get(id(lane))
+    if known is None or known[0] is not lane or known[1] != sizes:
+        known = _segments[id(lane)] = (lane, sizes, *_find_segments(lane))
+    return known[2], known[3]
+
+
+def forget() -> None:
+    """Drop what was kept between the rules of one `find`."""
+    _segments.clear()
+
+
+def _find_segments(lane: Lane) -> tuple[Ints, Ints]:
     n = len(lane.passes)
     if not n:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    real = lane.steps[~has(lane.steps, r.StepFlag.NO_GRADS)] if len(lane.steps) else lane.steps
-    after = np.concatenate([real["after"], lane.skipped["after"]]).astype(np.int64)
-    window = np.concatenate([real["window"], lane.skipped["window"]]).astype(np.int64)
-    number = np.concatenate([np.searchsorted(lane.steps["index"], real["index"]), np.full(len(lane.skipped), -2)])
-    order = np.argsort(after, kind="stable")
-    after, window, number = after[order], window[order], number[order]
-    index = np.arange(n)
-    following = np.searchsorted(after, index, side="left")
-    windows = lane.passes["window"].astype(np.int64)
-    change = np.ones(n, bool)
-    change[1:] = (np.diff(following) != 0) | (np.diff(windows) != 0)
+    number = np.flatnonzero(~has(lane.steps, r.StepFlag.NO_GRADS))
+    after, window = lane.steps["after"][number].astype(np.int64), lane.steps["window"][number].astype(np.int64)
+    if len(lane.skipped):
+        after = np.concatenate([after, lane.skipped["after"]])
+        window = np.concatenate([window, lane.skipped["window"]])
+        number = np.concatenate([number, np.full(len(lane.skipped), -2)])
+        order = np.argsort(after, kind="stable")
+        after, window, number = after[order], window[order], number[order]
+    # how many steps came before each pass: those after pass -1, 0, ..., i - 1
+    following = np.cumsum(np.bincount(np.clip(after, -1, n - 1) + 1, minlength=n + 1))[:n]
+    windows = lane.passes["window"]
+    change = np.zeros(n, np.int64)
+    change[1:] = (following[1:] != following[:-1]) | (windows[1:] != windows[:-1])
+    at = np.minimum(following, max(len(after) - 1, 0))
     step = np.full(n, -1, np.int64)
-    inside = following < len(after)
-    at = following[inside]
-    step[inside] = np.where(window[at] == windows[inside], number[at], -1)
-    return np.cumsum(change) - 1, step
+    if len(after):
+        fits = (following < len(after)) & (window[at] == windows)
+        step[fits] = number[at[fits]]
+    return np.cumsum(change), step
+
+
+def starts_of(keys: npt.NDArray[np.generic]) -> Ints:
+    """Where each run of equal keys begins."""
+    if not len(keys):
+        return np.zeros(0, np.int64)
+    return np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1]).astype(np.int64)
 
 
 # --- local SGD -------------------------------------------------------------------------------------------------------

@@ -45,6 +45,8 @@ def _lost(tl: Timeline, module: Module, lane: Lane) -> tuple[facts.Ints, facts.I
     none = np.zeros(0, np.int64)
     if not len(lane.clears) or not len(lane.passes) or not len(lane.steps):
         return none, none
+    if lane.clears["by_step"].all():
+        return none, none
     reached = np.union1d(lane.clears["window"][lane.clears["by_step"] != 0], lane.skipped["window"])
     clears = np.flatnonzero((lane.clears["by_step"] == 0) & ~np.isin(lane.clears["window"], reached))
     windows = lane.passes["window"]

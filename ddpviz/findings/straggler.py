@@ -76,5 +76,6 @@ def _last_launch(lane: Lane) -> tuple[facts.Ints, facts.Ints]:
     rows = lane.buckets[lane.buckets["launch"] != 0]
     if not len(rows):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    passes, starts = np.unique(rows["pass"], return_index=True)
+    starts = facts.starts_of(rows["pass"])
+    passes = rows["pass"][starts]
     return passes.astype(np.int64), np.maximum.reduceat(rows["launch"], starts)

@@ -9,8 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from ddpviz import __version__
 from ddpviz.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, parse
+from ddpviz.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ddpviz import __version__
 from ddpviz.cli import commands
 from ddpviz.cli.commands import INTERRUPTED, UNREADABLE, USAGE
+from ddpviz.version import __version__
 
 __all__ = ["INTERRUPTED", "UNREADABLE", "USAGE", "parse"]
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ddpviz import __version__
 from ddpviz.probe import guard, torch_private
 from ddpviz.probe.budget import Budget
 from ddpviz.probe.jobs import Collective
@@ -28,6 +27,7 @@ from ddpviz.probe.measure import DeviceClock
 from ddpviz.probe.sites import Sites
 from ddpviz.probe.thread import Writer
 from ddpviz.trace import records as r
+from ddpviz.version import __version__
 
 if TYPE_CHECKING:
     from ddpviz.probe.collectives import GroupWatch

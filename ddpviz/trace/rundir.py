@@ -193,7 +193,7 @@ def _private(folder: Path) -> None:
 
 
 def _defaults(run_id: str, title: str) -> dict[str, Any]:
-    from ddpviz import __version__
+    from ddpviz.version import __version__
 
     return {
         "schema": SCHEMA,

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from ddpviz.dashboard.feed import Snapshot
 from ddpviz.dashboard.format import plural, ranges
+from ddpviz.dashboard.levels import Levels
 from ddpviz.dashboard.marks import OF_SEVERITY, M
 from ddpviz.dashboard.narration import narrate
 from ddpviz.dashboard.situation import Situation, State, hang_lines
@@ -109,6 +110,7 @@ def story_text(
     with_findings: bool,
     lines: int,
     width: int,
+    now: Levels | None = None,
 ) -> tuple[str, str, Text]:
     """Title, role and text of the panel: the hang or the failure where there is one, else the sentence."""
     text = Text()
@@ -133,7 +135,7 @@ def story_text(
         if failure.plain:
             failure.append("6 shows each rank's whole output", ink["dim"])
             return f"{M.WRONG_STEP.glyph} Failed", "wrong", failure
-    text.append(narrate(tl, cursor), ink["text"])
+    text.append(narrate(tl, cursor, now), ink["text"])
     role = ""
     found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO])
     if with_findings and found:

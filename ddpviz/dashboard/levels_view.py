@@ -33,6 +33,7 @@ class LevelsView(Widget):
         self._told: tuple[Timeline, Cursor, list[Finding]] | None = None
         self._key: object = None
         self._lines: list[Strip] = []
+        self.now: Levels | None = None  # as drawn last
 
     def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None:
         self._told = (tl, cursor, findings)
@@ -61,9 +62,9 @@ class LevelsView(Widget):
             return
         self._key = key
         module = module_of(tl, cursor)
-        old, self._lines = self._lines, []
+        old, self._lines, self.now = self._lines, [], None
         if module is not None:
-            now = levels(tl, module, cursor.time, findings)
+            now = self.now = levels(tl, module, cursor.time, findings)
             width, height = self.size
             ink, fill = roles(self.app), self.rich_style
             pieces = draw(now, module, scale(module, max(now.index, 0)), width, height, ink, cursor.rank)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
@@ -27,7 +27,7 @@ from ddpviz.dashboard.overview import Overview
 from ddpviz.dashboard.prompt import Help, Prompt
 from ddpviz.dashboard.situation import Situation, State, situation
 from ddpviz.dashboard.state import ONE_PASS_A_SECOND, Cursor, module_of
-from ddpviz.findings.model import Finding
+from ddpviz.dashboard.view import View
 from ddpviz.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -46,12 +46,6 @@ WHERE = {
     "output": ("ddpviz.dashboard.views.output", "OutputView"),
     "job": ("ddpviz.dashboard.views.job", "JobView"),
 }
-
-
-class View(Protocol):
-    """What every view is, besides a widget. It draws from what it is told and keeps no truth."""
-
-    def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None: ...
 
 
 def bindings() -> list[BindingType]:

@@ -6,15 +6,15 @@ Every number in a sentence is measured; what was not measured is not said.
 from __future__ import annotations
 
 from ddpviz.dashboard.format import norm, plural, ranges, shorten, size
-from ddpviz.dashboard.levels import levels
+from ddpviz.dashboard.levels import Levels, levels
 from ddpviz.dashboard.moments import between, gather
 from ddpviz.dashboard.state import Cursor, longest, module_of
 from ddpviz.timeline.model import Gradients, Module, Replicas, Site, Step, Sync, Timeline
 from ddpviz.trace import records as r
 
 
-def narrate(tl: Timeline, cursor: Cursor) -> str:
-    """The sentence for the moment that the cursor shows."""
+def narrate(tl: Timeline, cursor: Cursor, now: Levels | None = None) -> str:
+    """The sentence for the moment that the cursor shows; `now` are the levels at it, if they are known already."""
     module = module_of(tl, cursor)
     if module is None:
         return before_the_module(tl)
@@ -25,7 +25,7 @@ def narrate(tl: Timeline, cursor: Cursor) -> str:
             f"{plural(len(module.ranks), 'rank')} start from the same {plural(len(module.params), 'parameter')}. "
             "No backward pass has ended yet."
         )
-    now = levels(tl, module, cursor.time)
+    now = levels(tl, module, cursor.time) if now is None else now
     index = now.index if now.index >= 0 else cursor.index
     if now.moving:
         return _moving(module, index, now.moving[0], now.done, now.buckets)

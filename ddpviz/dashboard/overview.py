@@ -5,7 +5,8 @@ How the panels share the screen is `plan`, a pure function of the size and the n
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from time import monotonic
+from typing import NamedTuple, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -21,7 +22,9 @@ from ddpviz.dashboard.starting import starting_text
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.themes import roles
+from ddpviz.dashboard.view import View
 
+CHART_EVERY = 0.25  # seconds between two drawings of the chart
 WIDE = 100  # cells from which panels stand side by side
 SOLOS = ("", "sync", "levels", "norms", "story")  # what `z` fills the screen with, in turn
 
@@ -85,6 +88,11 @@ class Panel(Vertical):
         self.border_title = title
 
 
+def _title(panel: Panel, title: str) -> None:
+    if panel.border_title != title:
+        panel.border_title = title
+
+
 class Overview(Container):
     DEFAULT_CSS = """
     Overview { layout: vertical; width: 1fr; height: 1fr; background: $background; }
@@ -92,6 +100,7 @@ class Overview(Container):
     Overview #starting-panel { width: 1fr; height: 1fr; display: none; }
     Overview.-starting .row, Overview.-starting #sync-panel { display: none; }
     Overview.-starting #starting-panel { display: block; }
+    Overview Static { height: 1fr; }
     Overview #overview-norms { background: $background; }
     Overview #levels-panel { width: 1fr; }
     Overview #norms-panel { width: 1fr; }
@@ -108,6 +117,9 @@ class Overview(Container):
         self._found = Static(id="found")
         self._start = Static(id="starting")
         self._norms: Widget | None = None
+        self._norms_key: object = None
+        self._norms_at = 0.0
+        self._norms_due = False
         self._solo = 0
         self._plan: Plan | None = None
         self._texts: dict[str, object] = {}
@@ -140,27 +152,47 @@ class Overview(Container):
         self._arrange(len(module.ranks), trouble)
         self.sync.show(tl, cursor, snap.findings)
         self.levels.show(tl, cursor, snap.findings)
-        if self._norms is not None and self._norms.region.width:
-            self._norms.show(tl, cursor, snap.findings)  # type: ignore[attr-defined]
+        self._tell_norms(snap, cursor)
         ink = roles(self.app)
         wide = self._plan is not None and self._plan.wide
         room = self._plan.story - 2 if self._plan is not None else 5
-        title, role, text = story_text(snap, cursor, here, ink, with_findings=not wide, lines=room, width=self._width())
+        title, role, text = story_text(
+            snap, cursor, here, ink, with_findings=not wide, lines=room, width=self._width(), now=self.levels.now
+        )
         story = self.query_one("#story-panel", Panel)
         self._put(self._story, "story", text)
-        story.border_title = title
+        _title(story, title)
         story.set_class(role == "wrong", "-wrong")
         story.set_class(role == "waiting", "-waiting")
         if wide:
             found = self.query_one("#findings-panel", Panel)
             errors = any(f.severity.word == "error" for f in snap.findings)
-            found.border_title = title_of_findings(snap.findings)
+            _title(found, title_of_findings(snap.findings))
             found.set_class(errors, "-wrong")
             self._put(
                 self._found, "found", findings_text(snap, cursor, ink, lines=room, trends=trends, width=self._width())
             )
         panel = self.query_one("#sync-panel", Panel)
-        panel.border_subtitle = self.sync.subtitle()
+        subtitle = self.sync.subtitle()
+        if panel.border_subtitle != subtitle:
+            panel.border_subtitle = subtitle
+
+    def _tell_norms(self, snap: Snapshot, cursor: Cursor) -> None:
+        """The chart is the dearest to draw and says nothing new inside a pass: a few times a second are enough."""
+        if self._norms is None or not self._norms.region.width:
+            return
+        key = (snap.serial, cursor.index, cursor.module, self.app.theme, self._norms.region.size)
+        if key != self._norms_key and monotonic() - self._norms_at >= CHART_EVERY:
+            self._norms_key, self._norms_at = key, monotonic()
+            cast(View, self._norms).show(snap.tl, cursor, snap.findings)
+        elif key != self._norms_key and not self._norms_due:
+            self._norms_due = True
+            self.set_timer(CHART_EVERY, self._norms_again)
+
+    def _norms_again(self) -> None:
+        self._norms_due = False
+        if self._told is not None:
+            self._tell_norms(self._told[0], self._told[1])
 
     def _width(self) -> int:
         return (self.size.width // 2 if self._plan is not None and self._plan.wide else self.size.width) - 4
@@ -168,7 +200,7 @@ class Overview(Container):
     def _tell_start(self, snap: Snapshot, here: Situation) -> None:
         panel = self.query_one("#starting-panel", Panel)
         title, role, text = starting_text(snap, here, roles(self.app), height=self.size.height - 2)
-        panel.border_title = title
+        _title(panel, title)
         panel.set_class(role == "wrong", "-wrong")
         self._put(self._start, "start", text)
 
@@ -177,7 +209,7 @@ class Overview(Container):
         key = (text.plain, tuple(text.spans))
         if self._texts.get(name) != key:
             self._texts[name] = key
-            where.update(text)
+            where.update(text, layout=False)
 
     def retell(self) -> None:
         self._plan = None

@@ -132,9 +132,9 @@ def _carry(watched: Watched, bucket: int, coll: Collective) -> None:
 def _match(session: Session, group: GroupWatch, tensor: Tensor, coll: Collective) -> None:
     last = session.last
     candidates = [last] if last is not None else []
-    candidates += [w for w in session.modules if w is not last and w.touched]
+    candidates += [w for w in session.modules if w is not last]
     for watched in candidates:
-        if watched.group is not group or not watched.touched:
+        if watched.group is not group or not (watched.arrived or watched.touched):
             continue
         if not (tensor.is_floating_point() or tensor.is_complex()):
             if tensor.numel() == watched.managed:
@@ -147,6 +147,8 @@ def _match(session: Session, group: GroupWatch, tensor: Tensor, coll: Collective
             bucket = watched.bucket_sent(tensor.numel())
         if bucket >= 0:
             coll.bucket, coll.module = bucket, watched.id
+            watched.read_bucket(bucket)
+            coll.begin = _now()
             watched.launches.append(Launch(bucket, coll.begin, [coll]))
             return
 
@@ -190,9 +192,8 @@ def group_of(session: Session, group: Any) -> GroupWatch:
     known = session.groups.get(id(group))
     if known is None or known.ref() is not group:
         known = session.groups[id(group)] = GroupWatch(session, group)
-    if known.hook_ids is None:
-        if session.observe == "collectives" and torch_private.has_group_hooks():
-            _hook(session, known, group)
+    if known.hook_ids is None and session.observe == "collectives" and torch_private.has_group_hooks():
+        _hook(session, known, group)
     return known
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpviz.probe import jobs, measure
-from ddpviz.probe.jobs import Collective, Launch, PassJob, StepJob
+from ddpviz.probe.jobs import Collective, Launch, PassJob, StepJob, completes
 from ddpviz.trace import records as r
 from ddpviz.trace.records import BucketFlag, LayerFlag, PassFlag, RowKind, StepFlag
 
@@ -182,7 +182,6 @@ class Encoder:
         after_sums: dict[int, float],
     ) -> None:
         params = job.buckets[launch.bucket] if launch.bucket < len(job.buckets) else ()
-        times = [job.touched[p] for p in params if p in job.touched]
         colls = launch.collectives
         flags = BucketFlag(0)
         local_norm = norm = sum_before = sum_after = 0.0
@@ -204,7 +203,7 @@ class Encoder:
         self.rows[RowKind.BUCKET].append(
             _PACK[RowKind.BUCKET](
                 job.module, job.layout, launch.bucket, int(flags), job.index,
-                colls[0].count if colls else r.NO_INDEX, max(times, default=launch.at), launch.at, done,
+                colls[0].count if colls else r.NO_INDEX, _ready(job, launch), launch.at, done,
                 min(sum(c.nbytes for c in colls), 0xFFFFFFFF), _f32(local_norm), _f32(norm), _f32(sum_before),
                 _f32(sum_after),
             )
@@ -256,6 +255,17 @@ def _by_param(order: list[int], reading: Any) -> dict[int, float]:
     if reading is None or not reading.ready():
         return {}
     return dict(zip(order, reading.values(), strict=False))
+
+
+def _ready(job: PassJob, launch: Launch) -> int:
+    """When the bucket's last gradient arrived: noted by the parameter that should complete it; where another one did
+    (a graph that runs in another order), the launch, which follows on it at once or later."""
+    noted = job.closed.get(launch.bucket)
+    if noted is None or noted > launch.at or launch.bucket >= len(job.buckets):
+        return launch.at
+    mine = set(job.buckets[launch.bucket])
+    last = next((p for p in reversed(job.touched) if p in mine), -1)
+    return noted if last == completes(job.buckets[launch.bucket], job.layout) else launch.at
 
 
 def _count_unreduced(job: PassJob, launched: set[int]) -> int:

@@ -103,6 +103,7 @@ def _new_window(session: Session, watched: Watched) -> None:
     watched.clear_told = False
     count = watched.group.count if watched.synced else watched.window
     watched.sampled = session.budget.takes(count)
+    watched.look_closely()
     watched.cleared = True
 
 
@@ -120,7 +121,7 @@ def replica(session: Session, watched: Watched, final: bool) -> None:
     if not final and not watched.sampled:
         return
     began = _now()
-    sums = [measure.bits(p) for _, p in watched.current()]
+    sums = measure.all_bits([p for _, p in watched.current()])
     if sums:
         session.emit(ReplicaJob(watched.id, watched.last_step, _now(), final, measure.reading(sums)))
     session.budget.spend(_now() - began)
@@ -137,7 +138,7 @@ def end(session: Session, raised: BaseException | None) -> None:
     if call is None:
         return
     session.progress += 1
-    touched = [w for w in session.modules if w.touched]
+    touched = [w for w in session.modules if w.gather()]
     if raised is not None and not isinstance(raised, (KeyboardInterrupt, SystemExit)):
         refused(session, "backward", raised, call.site, touched)
     if not touched:
@@ -151,12 +152,17 @@ def end(session: Session, raised: BaseException | None) -> None:
             _finish(session, watched, call, raised is not None)
         except Exception as error:
             watched.touched, watched.launches, watched.local, watched.local_sums = {}, [], {}, {}
+            watched.closed = {}
             guard.fault("engine.finish", error)
 
 
 def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) -> None:
     ended = _now()
+    sampled = watched.sampled and not call.captured
+    if sampled:
+        watched.read_rest()
     touched, watched.touched = watched.touched, {}
+    closed, watched.closed = watched.closed, {}
     launches, watched.launches = watched.launches, []
     local, watched.local = watched.local, {}
     local_sums, watched.local_sums = watched.local_sums, {}
@@ -181,7 +187,6 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
     flags |= PassFlag.IN_STEP if session.stepping is not None else PassFlag(0)
     flags |= PassFlag.IN_JOIN if ddp is not None and torch_private.in_join(ddp) else PassFlag(0)
     flags |= PassFlag.COMM_HOOK if watched.hook_name else PassFlag(0)
-    sampled = watched.sampled and not call.captured
     flags |= PassFlag.SAMPLED if sampled else PassFlag(0)
     job = PassJob(
         module=watched.id,
@@ -199,7 +204,8 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
         bucket_of=watched.bucket_of,
         managed=watched.managed,
         itemsize=watched.itemsize,
-        touched=touched,
+        touched=list(touched),
+        closed=closed,
         launches=launches,
     )
     if call.loss is not None:
@@ -225,14 +231,14 @@ def _numbers(
     began = _now()
     if local:
         job.local_order = list(local)
-        job.local = measure.reading([t.double() if t.is_cuda else t for t in local.values()])
+        job.local = measure.reading(list(local.values()))
         if local_sums:
-            job.local_sums = measure.reading([local_sums[i] for i in local])
+            job.local_sums = measure.reading([local_sums[i] for i in job.local_order])
     if job.launches:
         grads = [(i, p.grad) for i, p in watched.current() if p.grad is not None]
         if grads:
             job.after_order = [i for i, _ in grads]
-            job.after = measure.reading([measure.norm(g) for _, g in grads])
+            job.after = measure.reading(measure.norms([g for _, g in grads]))
             if watched.sums:
                 job.after_sums = measure.reading([measure.total(g) for _, g in grads])
     session.budget.spend(_now() - began)
@@ -243,7 +249,8 @@ def refused(session: Session, where: str, error: BaseException, site: int, modul
     watched = modules[0] if modules else (session.modules[0] if len(session.modules) == 1 else None)
     missing: list[int] = []
     if watched is not None:
-        seen = watched.last_touched if not watched.touched else set(watched.touched)
+        now = set(watched.gather())
+        seen = now or watched.last_touched
         missing = [i for i in range(watched.managed) if i not in seen][:100]
     session.emit(
         r.Refused(

@@ -55,6 +55,7 @@ def watch(session: Session, ddp: Any, site: int) -> Watched | None:
     if name:
         hook_is(session, made, name)
     made.scan()
+    made.look_closely()
     if session.comm_hooks is not None:
         from ddpviz.probe import sources
 
@@ -65,6 +66,7 @@ def watch(session: Session, ddp: Any, site: int) -> Watched | None:
 def hook_is(session: Session, watched: Watched, name: str) -> None:
     """A user's communication hook is at work on this module."""
     watched.hook_name, watched.sums = name, True
+    watched.look_closely()
     session.emit(r.HookIs(watched.id, name, name.startswith("BuiltinCommHookType"), _now()))
 
 

@@ -57,7 +57,8 @@ class PassJob:
     bucket_of: Sequence[int]  # bucket of each parameter, -1 if unmanaged
     managed: int
     itemsize: int
-    touched: dict[int, int]  # parameter -> when its gradient arrived
+    touched: list[int]  # parameters that received a gradient, in order of arrival
+    closed: dict[int, int]  # bucket -> when the gradient of its last parameter arrived
     launches: list[Launch]
     loss: Reading | None = None
     local_order: list[int] = field(default_factory=list)  # parameters behind `local`, in order of arrival
@@ -119,3 +120,9 @@ class ReplicaJob:
     at: int
     final: bool
     bits: Reading
+
+
+def completes(bucket: Sequence[int], layout: int) -> int:
+    """The parameter whose gradient should complete a bucket: the first layout expects the reverse of the order of
+    definition, later ones list the order of arrival. -1 for an empty bucket."""
+    return -1 if not bucket else bucket[0] if layout == 0 else bucket[-1]

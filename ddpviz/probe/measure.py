@@ -7,11 +7,13 @@ pinned memory, read by the writer thread once their event has passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from ddpviz.probe import torch_private
 
 _CHUNK = 4096
 
@@ -85,6 +87,70 @@ def bits(tensor: Tensor) -> Tensor:
     if flat.numel() * width % 4 == 0 and flat.storage_offset() * width % 4 == 0:
         return flat.view(torch.int32).sum(dtype=torch.int32)
     return flat.view(torch.int16 if width == 2 else torch.int8).sum()
+
+
+def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`norm` of each tensor; the small ones (all of them on a GPU) in one call for all."""
+    single = torch_private.foreach_norm()
+    if single is None:
+        return [norm(t) for t in tensors]
+    found: list[Tensor | None] = [None] * len(tensors)
+    together: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for i, t in enumerate(tensors):
+        plain = t.layout is torch.strided and t.dtype in (torch.float32, torch.float64)
+        if plain and (t.is_cuda or t.numel() <= 4 * _CHUNK):
+            together.setdefault((t.dtype, t.device), []).append(i)
+        else:
+            found[i] = norm(t)
+    with torch.no_grad():
+        for indices in together.values():
+            for i, value in zip(indices, single([tensors[i].detach() for i in indices]), strict=True):
+                found[i] = value
+    return [value for value in found if value is not None]
+
+
+_SMALL = 1 << 16  # elements: below, the cost of a call outweighs that of reading
+_GROUP = 1 << 20  # elements flattened at once
+
+
+def groups(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The tensors, small ones of one dtype flattened together in order: fewer calls, at most 1 M elements copied."""
+    waiting: list[Tensor] = []
+    size = 0
+    for t in tensors:
+        t = t.detach()
+        if t.layout is not torch.strided or t.numel() > _SMALL or t.is_complex():
+            yield t
+            continue
+        if waiting and (t.dtype != waiting[0].dtype or t.device != waiting[0].device or size + t.numel() > _GROUP):
+            yield _flat(waiting)
+            waiting, size = [], 0
+        waiting.append(t)
+        size += t.numel()
+    if waiting:
+        yield _flat(waiting)
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat([t.reshape(-1) for t in tensors])
+
+
+def all_bits(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """`bits` of all the tensors, in order, as few scalars as there are groups."""
+    return [_whole(bits(t)) for t in groups(tensors)]
+
+
+def fingerprint(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """(bit sums, norms) of all the tensors together, reading each of them once into cache."""
+    sums, lengths = [], []
+    for t in groups(tensors):
+        sums.append(_whole(bits(t)))
+        lengths.append(norm(t))
+    return sums, lengths
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.long() if value.is_cuda else value
 
 
 def mix(sums: Sequence[int]) -> int:

@@ -77,11 +77,12 @@ class ReducerView:
         session = self._session
         watched: Watched = session.modules[module]
         self._layout(watched, bucket, parameters)
-        launch = Launch(bucket, _now(), [])
         if session.call is not None:
-            watched.launches.append(launch)
+            if bucket < len(watched.buckets):
+                watched.read_bucket(bucket)
+            watched.launches.append(Launch(bucket, _now(), []))
         if not divided:  # a user's hook: what it sends is its own affair, and not seen from here
-            watched.sums = True
+            watched.sums = True  # from the next measured window on
         before = session.hooking
         session.hooking = (watched, bucket)
         try:

@@ -134,7 +134,8 @@ def _gradients(session: Session, watched: Watched) -> tuple[Reading, Reading] | 
     grads = [p.grad for _, p in watched.current() if p.grad is not None]
     taken = None
     if grads:
-        taken = (measure.reading([measure.bits(g) for g in grads]), measure.reading([measure.norm(g) for g in grads]))
+        sums, norms = measure.fingerprint(grads)
+        taken = (measure.reading(sums), measure.reading(norms))
     session.budget.spend(_now() - began)
     return taken
 
@@ -176,7 +177,7 @@ def _row(
         flags |= StepFlag.NO_GRADS
     if watched.sampled:
         flags |= StepFlag.SAMPLED
-    running = session.call is not None and bool(watched.touched)  # a step inside its own backward
+    running = session.call is not None and bool(watched.gather())  # a step inside its own backward
     job = StepJob(
         module=watched.id,
         optimizer=what.id,
@@ -195,7 +196,7 @@ def _row(
         job.grad_bits, job.grad_norms = grads
     if executed and watched.sampled and not (watched.cuda and measure.capturing()):
         began = _now()
-        sums = [measure.bits(p) for _, p in watched.current()]
+        sums = measure.all_bits([p for _, p in watched.current()])
         if sums:
             job.param_bits = measure.reading(sums)
         session.budget.spend(_now() - began)

@@ -170,6 +170,11 @@ def join_hook_class() -> type | None:
     return getattr(module, "_DDPJoinHook", None)
 
 
+def foreach_norm() -> Callable[[list[torch.Tensor]], list[torch.Tensor]] | None:
+    """`torch._foreach_norm`, as `clip_grad_norm_` uses it (2.0 to 2.14); None if there is none."""
+    return getattr(torch, "_foreach_norm", None)
+
+
 # --- small things ----------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpviz.probe import guard, measure, torch_private
-from ddpviz.probe.jobs import Launch
+from ddpviz.probe.jobs import Launch, completes
 from ddpviz.trace import records as r
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _now = time.monotonic_ns
 
 
 class Watched:
-    """State of one DDP module. `touched`, `launches` and `local` belong to the engine call in progress."""
+    """State of one DDP module. `arrived`, `touched`, `launches` and `local` belong to the engine call in progress."""
 
     def __init__(self, session: Session, ddp: Any, group: GroupWatch, site: int) -> None:
         self.session = session
@@ -43,7 +43,10 @@ class Watched:
         first = managed[0][1] if managed else torch.empty(0)
         self.cuda = first.is_cuda
         self.itemsize = first.element_size()
+        self.views = bool(getattr(ddp, "gradient_as_bucket_view", False))
         self.handles: list[Any] = []
+        self.closers: list[Any] = []
+        self.takers: list[Any] = []
 
         self.layout = -1
         self.buckets: list[list[int]] = []
@@ -77,7 +80,9 @@ class Watched:
         self.hook_name = ""
         self.sums = False  # linear functionals are wanted: a communication hook is at work
 
-        self.touched: dict[int, int] = {}
+        self.arrived: list[Tensor] = []  # parameters whose gradient was added to, in order; emptied with the pass
+        self.touched: dict[int, None] = {}  # the same by index, as far as `gather` has come
+        self.closed: dict[int, int] = {}  # bucket -> when its last parameter's gradient arrived
         self.launches: list[Launch] = []
         self.local: dict[int, Tensor] = {}
         self.local_sums: dict[int, Tensor] = {}
@@ -102,44 +107,94 @@ class Watched:
                 options=_options(ddp),
             )
         )
+        for _, p in managed:
+            self.hook(p)
         layout = torch_private.initial_layout(ddp, [p for _, p in managed])
         self.set_layout(layout if layout is not None else [list(range(self.managed))])
-        for i, (_, p) in enumerate(managed):
-            self.hook(p, i)
 
     # --- parameters
 
-    def hook(self, param: nn.Parameter, index: int) -> None:
-        """Have `param` report each accumulated gradient as parameter `index`."""
+    def hook(self, param: nn.Parameter) -> None:
+        """Have `param` report each accumulated gradient. A list's own `append` is the hook: no Python frame runs."""
+        try:
+            self.handles.append(torch_private.accumulate_hook(param, self.arrived.append))
+        except RuntimeError:  # frozen at this moment; `scan` comes back to it
+            pass
+
+    def gather(self) -> dict[int, None]:
+        """The parameters touched so far in this pass, in order of arrival."""
+        if self.arrived:
+            of = self.index_of
+            for p in self.arrived:
+                index = of.get(id(p))
+                if index is not None:
+                    self.touched[index] = None
+            self.arrived.clear()
+        return self.touched
+
+    def _hook_closers(self) -> None:
+        """Have the parameter that completes each bucket note the time."""
+        for handle in self.closers:
+            handle.remove()
+        self.closers = []
         session, now = self.session, _now
+        for k, bucket in enumerate(self.buckets):
+            closer = completes(bucket, self.layout)
+            param = self.params[closer]() if 0 <= closer < len(self.params) else None
+            if param is None:
+                continue
 
-        def accumulated(p: Tensor) -> None:
-            try:
-                self.touched[index] = now()
+            def closing(p: Tensor, k: int = k) -> None:
+                self.closed[k] = now()
                 session.last = self
-                session.progress += 1
-                if self.sampled:
-                    self.take(index, p)
-            except Exception as error:
-                guard.fault("watched.accumulated", error)
 
-        if (param.is_leaf and param.requires_grad) or not param.requires_grad:
-            try:
-                self.handles.append(torch_private.accumulate_hook(param, accumulated))
-            except RuntimeError:  # frozen at this moment; `scan` comes back to it
-                pass
+            self.closers.append(torch_private.accumulate_hook(param, closing))
 
-    def take(self, index: int, param: Tensor) -> None:
-        """Measure one parameter's accumulated gradient, while it is still in cache."""
+    def look_closely(self) -> None:
+        """Measure every gradient as it arrives, in measured windows: where the reducer would change it under us (views
+        of the bucket), or where a communication hook's result is to be held against its input."""
+        wanted = self.sampled and (self.views or self.sums)
+        if wanted == bool(self.takers):
+            return
+        for handle in self.takers:
+            handle.remove()
+        self.takers = []
+        if not wanted:
+            return
+        for index, param in self.current():
+
+            def take(p: Tensor, index: int = index) -> None:
+                try:
+                    self.read([(index, p)])
+                except Exception as error:
+                    guard.fault("watched.take", error)
+
+            self.takers.append(torch_private.accumulate_hook(param, take))
+
+    def read(self, params: list[tuple[int, nn.Parameter]] | list[tuple[int, Tensor]]) -> None:
+        """Measure these parameters' accumulated gradients, before anything is averaged."""
         if self.cuda and measure.capturing():
             return
         began = _now()
-        grad = param.grad
-        if grad is not None:
-            self.local[index] = measure.norm(grad)
-            if self.sums:
+        grads = [(i, p.grad) for i, p in params if p.grad is not None]
+        for (index, _), norm in zip(grads, measure.norms([g for _, g in grads]), strict=True):
+            self.local[index] = norm
+        if self.sums:
+            for index, grad in grads:
                 self.local_sums[index] = measure.total(grad)
         self.session.budget.spend(_now() - began)
+
+    def read_bucket(self, bucket: int) -> None:
+        """Measure what a bucket is about to average, unless that was done on arrival."""
+        if self.sampled and not self.takers:
+            chosen = ((i, self.params[i]()) for i in self.buckets[bucket])
+            self.read([(i, p) for i, p in chosen if p is not None])
+
+    def read_rest(self) -> None:
+        """Measure what this pass added to and no bucket took."""
+        left = [i for i in self.touched if i not in self.local]
+        if left:
+            self.read([(i, p) for i in left if (p := self.params[i]()) is not None])
 
     def current(self) -> list[tuple[int, nn.Parameter]]:
         """(index, parameter) of the parameters that are alive, unmanaged ones included, replaced ones left out."""
@@ -174,7 +229,7 @@ class Watched:
             self.params.append(torch_private.reference(param))
             self.bucket_of.append(-1)
             self.index_of[id(param)] = index
-            self.hook(param, index)
+            self.hook(param)
         self.session.generation += 1
         names = [n for n, _ in found]
         numels = [p.numel() for _, p in found]
@@ -193,6 +248,7 @@ class Watched:
         self.bucket_numels = [sum(self.numels[p] for p in b if p < self.managed) for b in buckets]
         sizes = [n * self.itemsize for n in self.bucket_numels]
         self.session.emit(r.Layout(self.id, self.layout, [list(b) for b in buckets], sizes, _now()))
+        self._hook_closers()
 
     def look_for_rebuild(self) -> None:
         """The reducer rebuilds its buckets once, in the forward after the first synchronised pass."""
@@ -210,7 +266,8 @@ class Watched:
         k = len(self.launches)
         if k >= len(self.bucket_numels) or self.bucket_numels[k] != numel:
             return -1
-        if not self.any_order and not all(p in self.touched for p in self.buckets[k]):
+        touched = self.gather()
+        if not self.any_order and not all(p in touched for p in self.buckets[k]):
             return -1  # another collective of the same size: a bucket goes when its last gradient has arrived
         return k
 
@@ -243,9 +300,9 @@ class Watched:
         return self.pointers[1]
 
     def detach(self) -> None:
-        for handle in self.handles:
+        for handle in (*self.handles, *self.closers, *self.takers):
             handle.remove()
-        self.handles.clear()
+        self.handles, self.closers, self.takers = [], [], []
 
 
 def _gone() -> None:

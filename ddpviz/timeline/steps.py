@@ -128,7 +128,9 @@ class ModuleSteps:
     ) -> Iterator[tuple[int, StepPart]]:
         """(position in `index`, part) of those of the steps that this module has. `first` gets, for each position, the
         lowest rank that took it, with that rank's site and optimizer."""
-        inside = np.minimum(index, max(self.gradients.size - 1, 0))
+        if not self.gradients.size:  # a module that took no step
+            return
+        inside = np.minimum(index, self.gradients.size - 1)
         there = (index < self.gradients.size) & (self.gradients.view[inside] != _NOT_THERE)
         at = np.flatnonzero(there).tolist()
         index = index[there]

@@ -135,12 +135,13 @@ def _before(lane: Lane, index: int) -> float | None:
 def _level(made: Gathered, at: int, rank: int, time: int, rest: int) -> Level:
     """The level of the rank at position `at`, from this pass.
 
-    A rank that is microseconds ahead steps and clears while the others still return from backward; it is drawn so only
-    once they all have (`rest`), so that there is a moment at which the levels are seen to have met.
+    A rank that is microseconds ahead steps and clears while the others still return from backward. It is drawn as
+    stepped only once they all have returned (`rest`), and as emptied once they all have stepped, so that there is a
+    moment at which the levels are seen to have met, and one at which a wrong step is seen.
     """
     lane, row = made.module.lanes[rank], made.rows[at]
     flags = int(row["flags"])
-    emptied = rest < time and int(made.cleared[at]) <= time
+    emptied = max(rest, int(made.stepped.max()) if rest else 0) < time and int(made.cleared[at]) <= time
     if emptied:
         return Level(rank, 0.0 if flags & r.PassFlag.HAS_LOCAL_NORM else None, (), empty=True)
     if not flags & r.PassFlag.HAS_LOCAL_NORM:

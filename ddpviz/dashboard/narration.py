@@ -55,8 +55,8 @@ def before_the_module(tl: Timeline) -> str:
 
 def _step_behind(tl: Timeline, module: Module, index: int, time: int) -> Step | None:
     """The newest step of the module after pass `index` that had ended by `time`."""
-    lane = longest(module)
-    if lane is None:
+    lane, made = longest(module), gather(module, index)
+    if lane is None or made is None or time <= made.rest:
         return None
     lo, hi = between(lane.steps["after"], index, index + 1)
     ended = [int(row["index"]) for row in lane.steps[lo:hi] if row["end"] <= time]

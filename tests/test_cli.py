@@ -112,7 +112,13 @@ class TestWhatBelongsToTheJob:
             (["run", "--budget", "1.5%", "t.py"], ["t.py"], {"budget": 1.5}),
             (["check", "t.py"], ["t.py"], {"budget": None, "hang_after": 30.0, "fail_on": "error", "format": "text"}),
             (["check", "--json", "-", "t.py", "-"], ["t.py", "-"], {"json": "-"}),
-            (["demo", "accumulate", "--", "--epochs", "3"], ["accumulate", "--", "--epochs", "3"], {"nproc": None}),
+            (
+                ["demo", "accumulate", "-n", "3", "--", "--epochs", "3"],
+                ["--epochs", "3"],
+                {"nproc": 3, "name": "accumulate"},
+            ),
+            (["demo", "--no-ui", "accumulate"], [], {"no_ui": True, "name": "accumulate"}),
+            (["demo", "--list"], [], {"list": True, "name": None}),
         ],
     )
     def test_from_the_script_on_everything(self, arguments: list[str], job: list[str], own: dict[str, object]) -> None:
@@ -151,7 +157,8 @@ class TestMisuse:
             ("check --json nowhere/x.json train.py", "nowhere"),
             ("check nosuch.py", "no such script"),
             ("demo nope", "no demo is called nope; there are"),
-            ("demo accumulate --epochs 3", "the demo's own behind --"),
+            ("demo accumulate --epochs 3", "unrecognized arguments: --epochs 3"),
+            ("demo -n 0 accumulate", "-n 0"),
             ("export", "the following arguments are required"),
             ("export x --to xml", "invalid choice: 'xml'"),
             ("watch a b", "unrecognized arguments: b"),

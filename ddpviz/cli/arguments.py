@@ -94,7 +94,8 @@ class Parser(argparse.ArgumentParser):
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of a command, with `command` (what to call with them), `parser`, and for jobs `job`. Exits on misuse.
 
-    In `run`, `check` and `demo`, everything from the script (or --) on belongs to the job, whatever it looks like.
+    In `run` and `check` everything from the script (or --) on belongs to the job, whatever it looks like; in `demo`
+    what follows -- does.
     """
     parser, verbs = _parsers()
     verb = verbs.get(arguments[0]) if arguments else None
@@ -103,9 +104,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             parser.print_help()
             sys.exit(USAGE)
         return parser.parse_args(arguments)  # --help, --version, or an error
-    if not verb.get_default("takes_job"):
-        return verb.parse_args(arguments[1:])
-    own, job = _split(arguments[1:], verb.takes_value)
+    own, job = arguments[1:], []
+    if arguments[0] == "demo" and "--" in own:
+        at = own.index("--")
+        own, job = own[:at], own[at + 1 :]
+    elif arguments[0] in ("run", "check"):
+        own, job = _split(own, verb.takes_value)
     options = verb.parse_args(own)
     options.job = job
     return options
@@ -131,7 +135,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         made: Parser = group.add_parser(
             name, help=summary, description=text, usage=f"ddpviz {name} {usage}", epilog=epilog
         )
-        made.set_defaults(command=command, parser=made, takes_job=name in ("demo", "run", "check"))
+        made.set_defaults(command=command, parser=made)
         verbs[name] = made
         return made
 
@@ -140,9 +144,10 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands.demo,
         "watch one of the demos that come with ddpviz, live",
         _DEMO,
-        "[--list] [-n N] [--backend auto|nccl|gloo] [--run-dir DIR] [--no-ui] [NAME [-- ARGS...]]",
+        "[NAME] [--list] [-n N] [--backend auto|nccl|gloo] [--run-dir DIR] [--no-ui] [-- ARGS...]",
         _RUN_CODES,
     )
+    demo.add_argument("name", nargs="?", metavar="NAME", help="the demo; what follows -- goes to its script")
     demo.option("--list", action="store_true", help="print the demos and what each one shows")
     _ranks(demo)
     _where(demo)

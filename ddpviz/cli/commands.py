@@ -23,18 +23,15 @@ def complain(line: str, code: int = USAGE) -> int:
 def demo(options: argparse.Namespace) -> int:
     from ddpviz.launch.demos import demo_script, demo_scripts
 
-    if options.list or not (options.job or _on_screen(options)):
+    if options.list or not (options.name or _on_screen(options)):
         width = max((len(demo.name) for demo in demo_scripts()), default=0)
         for script in demo_scripts():
             print(f"{script.name:<{width}}  {script.summary}")
         if not options.list:
             complain("start one with `ddpviz demo NAME`")
         return 0
-    if options.job:
-        name, *args = options.job
-        if args and args[0] != "--":
-            options.parser.error(f"options go before the demo's name, the demo's own behind --: {' '.join(args)}")
-        return _show(_demo_job(options, demo_script(name).path, *args[1:]), options)
+    if options.name:
+        return _show(_demo_job(options, demo_script(options.name).path), options)
     from ddpviz.dashboard import run_app
     from ddpviz.dashboard.state import Demo
 
@@ -184,10 +181,10 @@ def _show(job: Job, options: argparse.Namespace) -> int:
     return run_plain(job)
 
 
-def _demo_job(options: argparse.Namespace, script: Path, *args: str) -> Job:
+def _demo_job(options: argparse.Namespace, script: Path) -> Job:
     from ddpviz.launch import Job
 
-    return Job(_spec(options, script=script, args=args, budget=None, title=script.stem.replace("_", "-")))
+    return Job(_spec(options, script=script, args=tuple(options.job), budget=None, title=script.stem.replace("_", "-")))
 
 
 def _job_spec(options: argparse.Namespace) -> JobSpec:

@@ -13,13 +13,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ddpviz.export import words
+from ddpviz.export.columns import tuples
 from ddpviz.export.report import bucket_bytes, plain
 from ddpviz.timeline import model as m
 from ddpviz.trace import records as r
 
 Event = dict[str, Any]
+
+# Plain ints and strings: enums cost more than the rest of a row.
+_HAS_LOCAL_NORM, _HAS_NORM = int(r.PassFlag.HAS_LOCAL_NORM), int(r.PassFlag.HAS_NORM)
+_HAS_LOSS, _SENT = int(r.PassFlag.HAS_LOSS), int(r.BucketFlag.SENT)
+_SYNC_WORDS = {int(kind): kind.word for kind in m.Sync}
+_PASS_WORDS = {int(kind): word for kind, word in words.PASS_WORDS.items()}
 
 STEPS, COLLECTIVES, MODULES = 1, 2, 100  # thread ids: each module has a hundred, its buckets from the second on
 
@@ -52,47 +60,50 @@ def events(tl: m.Timeline) -> Iterator[Event]:
 
 
 def _passes(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
-    F = r.PassFlag
     thread = MODULES * (module.id + 1)
     name = f"{module.name} #{module.id}" if len(tl.modules) > 1 else module.name
     yield _meta("thread_name", lane.rank, thread, name=f"{name}: backward")
     yield _meta("thread_sort_index", lane.rank, thread, sort_index=thread)
-    for row, sync in zip(lane.passes, lane.sync.tolist(), strict=True):
-        flags, index = int(row["flags"]), int(row["index"])
-        site = tl.site(lane.rank, int(row["backward_site"]))
-        args: dict[str, Any] = {"window": int(row["window"]), "sync": m.Sync(sync).word, "line": site.short}
-        for key, bit in (("local_norm", F.HAS_LOCAL_NORM), ("norm", F.HAS_NORM), ("loss", F.HAS_LOSS)):
-            if flags & bit:
-                args[key] = plain(float(row[key]))
-        title = f"backward {index} ({words.PASS_WORDS[m.Sync(sync)]})"
-        yield _slice(title, lane.rank, thread, int(row["begin"]), int(row["end"]), "backward", args)
-        counters = {
-            key: float(row[column])
-            for key, column, bit in (("local", "local_norm", F.HAS_LOCAL_NORM), ("averaged", "norm", F.HAS_NORM))
-            if flags & bit and math.isfinite(row[column])
-        }
+    lines = {site: tl.site(lane.rank, site).short for site in np.unique(lane.passes["backward_site"]).tolist()}
+    rows = tuples(lane.passes, "index window flags begin end local_norm norm loss backward_site")
+    for (index, window, flags, begin, end, local, norm, loss, site), sync in zip(rows, lane.sync.tolist(), strict=True):
+        args: dict[str, Any] = {"window": window, "sync": _SYNC_WORDS[sync], "line": lines[site]}
+        counters = {}
+        if flags & _HAS_LOCAL_NORM:
+            args["local_norm"] = plain(local)
+            counters["local"] = local
+        if flags & _HAS_NORM:
+            args["norm"] = plain(norm)
+            counters["averaged"] = norm
+        if flags & _HAS_LOSS:
+            args["loss"] = plain(loss)
+        yield _slice(f"backward {index} ({_PASS_WORDS[sync]})", lane.rank, thread, begin, end, "backward", args)
+        counters = {key: value for key, value in counters.items() if math.isfinite(value)}
         if counters:
-            yield {"ph": "C", "name": f"{name}: norm", "pid": lane.rank, "ts": _us(int(row["end"])), "args": counters}
+            yield {"ph": "C", "name": f"{name}: norm", "pid": lane.rank, "ts": _us(end), "args": counters}
 
 
 def _buckets(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
     named: set[int] = set()
-    for row in lane.buckets:
-        index, begin, end = int(row["index"]), _start(row), int(row["done"])
-        if not int(row["flags"]) & r.BucketFlag.SENT or not begin or end < begin:
+    layers: dict[tuple[int, int], str] = {}
+    rows = tuples(lane.buckets, "pass index layout flags ready launch done wire_bytes")
+    for number, index, layout, flags, ready, launch, end, wire in rows:
+        begin = launch or ready
+        if not flags & _SENT or not begin or end < begin:
             continue
         thread = _thread(module, index)
         if index not in named:
             named.add(index)
             yield _meta("thread_name", lane.rank, thread, name=f"{module.name}: bucket {index} all-reduce")
             yield _meta("thread_sort_index", lane.rank, thread, sort_index=thread)
-        layout = int(row["layout"])
+        if (layout, index) not in layers:
+            layers[layout, index] = words.bucket_layers(module, layout, index, limit=12)
         args = {
-            "backward": int(row["pass"]),
-            "layers": words.bucket_layers(module, layout, index, limit=12),
+            "backward": number,
+            "layers": layers[layout, index],
             "bytes": bucket_bytes(module, layout, index),
-            "wire_bytes": int(row["wire_bytes"]),
-            "ready_us": _us(int(row["ready"])) if row["ready"] else None,
+            "wire_bytes": wire,
+            "ready_us": _us(ready) if ready else None,
         }
         yield _slice(f"all-reduce bucket {index}", lane.rank, thread, begin, end, "all-reduce", args)
 
@@ -117,11 +128,10 @@ def _flows(module: m.Module) -> Iterator[Event]:
     """From the last rank to arrive in each all-reduce to its end on the others."""
     meetings: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
     for lane in module.lanes.values():
-        for row in lane.buckets:
-            begin, end = _start(row), int(row["done"])
-            if int(row["flags"]) & r.BucketFlag.SENT and begin and end > begin and int(row["count"]) != r.NO_INDEX:
-                key = (int(row["count"]), int(row["index"]))
-                meetings.setdefault(key, []).append((begin, end, lane.rank))
+        for index, flags, count, ready, launch, end in tuples(lane.buckets, "index flags count ready launch done"):
+            begin = launch or ready
+            if flags & _SENT and begin and end > begin and count != r.NO_INDEX:
+                meetings.setdefault((count, index), []).append((begin, end, lane.rank))
     for (count, index), arrivals in meetings.items():
         last, _, who = max(arrivals)
         for begin, end, rank in arrivals:
@@ -153,11 +163,6 @@ def _collectives(tl: m.Timeline) -> Iterator[Event]:
                 }
                 title = words.kind_word(int(row["kind"]))
                 yield _slice(title, rank, thread, begin, max(begin, end), "collective", args)
-
-
-def _start(row: Any) -> int:
-    """When a bucket's all-reduce began, or became ready where the launch was not measured."""
-    return int(row["launch"]) or int(row["ready"])
 
 
 def _thread(module: m.Module, bucket: int) -> int:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from ddpviz.export import words
+from ddpviz.export.columns import tuples
 from ddpviz.findings.model import Finding
 from ddpviz.timeline import model as m
 from ddpviz.timeline.timing import Arrivals, arrivals, communication
@@ -21,12 +22,14 @@ from ddpviz.timeline.trends import agreement, noise_scale, traffic
 from ddpviz.trace import records as r
 
 SCHEMA = "ddpviz.report/1"
+_READABLE = 16 << 20  # bytes
 Json = dict[str, Any]
 
 
 def to_json(tl: m.Timeline, findings: Sequence[Finding]) -> bytes:
-    """The report as UTF-8 JSON, one level of indentation, with a newline at the end."""
-    return msgspec.json.format(msgspec.json.encode(report(tl, findings)), indent=1) + b"\n"
+    """The report as UTF-8 JSON with a newline at the end; indented where a person may still read it."""
+    data = msgspec.json.encode(report(tl, findings))
+    return (msgspec.json.format(data, indent=1) if len(data) < _READABLE else data) + b"\n"
 
 
 def report(tl: m.Timeline, findings: Sequence[Finding]) -> Json:
@@ -164,54 +167,46 @@ def verdicts(module: m.Module) -> list[str]:
     return [(m.Sync.UNFINISHED if kind in open_ended else kind).word for kind in kinds]
 
 
+# Plain ints: a flag enum's `&` costs more than the rest of a row.
+_FORWARD_OFF, _BACKWARD_OFF = int(r.PassFlag.NO_SYNC_FORWARD), int(r.PassFlag.NO_SYNC_BACKWARD)
+_SAMPLED, _HAS_LOSS = int(r.PassFlag.SAMPLED), int(r.PassFlag.HAS_LOSS)
+_HAS_LOCAL_NORM, _HAS_NORM = int(r.PassFlag.HAS_LOCAL_NORM), int(r.PassFlag.HAS_NORM)
+_BUCKET_LOCAL, _BUCKET_NORM = int(r.BucketFlag.HAS_LOCAL_NORM), int(r.BucketFlag.HAS_NORM)
+_SYNC_WORDS = {int(kind): kind.word for kind in m.Sync}
+
+
 def lane_columns(lane: m.Lane) -> list[Json]:
     """One rank's passes as they stand in the report, in order."""
-    rows = lane.passes
     buckets = bucket_columns(lane)
-    F = r.PassFlag
+    rows = tuples(lane.passes, "index window flags collective local_norm norm loss memory begin end")
     return [
         {
             "rank": lane.rank,
-            "sync": m.Sync(sync).word,
-            "no_sync_forward": bool(flags & F.NO_SYNC_FORWARD),
-            "no_sync_backward": bool(flags & F.NO_SYNC_BACKWARD),
+            "sync": _SYNC_WORDS[sync],
+            "no_sync_forward": flags & _FORWARD_OFF != 0,
+            "no_sync_backward": flags & _BACKWARD_OFF != 0,
             "collective": collective,
-            "sampled": bool(flags & F.SAMPLED),
-            "local_norm": measured(local, flags & F.HAS_LOCAL_NORM),
-            "norm": measured(norm, flags & F.HAS_NORM),
-            "loss": measured(loss, flags & F.HAS_LOSS),
+            "sampled": flags & _SAMPLED != 0,
+            "local_norm": measured(local, flags & _HAS_LOCAL_NORM),
+            "norm": measured(norm, flags & _HAS_NORM),
+            "loss": measured(loss, flags & _HAS_LOSS),
             "memory_bytes": memory or None,
             "begin_ns": begin,
             "end_ns": end,
             "buckets": buckets.get(index, []),
             "window": window,  # the lane's own; `backward_part` takes it out
         }
-        for index, window, sync, flags, collective, local, norm, loss, memory, begin, end in zip(
-            rows["index"].tolist(),
-            rows["window"].tolist(),
-            lane.sync.tolist(),
-            rows["flags"].tolist(),
-            rows["collective"].tolist(),
-            rows["local_norm"].tolist(),
-            rows["norm"].tolist(),
-            rows["loss"].tolist(),
-            rows["memory"].tolist(),
-            rows["begin"].tolist(),
-            rows["end"].tolist(),
-            strict=True,
+        for (index, window, flags, collective, local, norm, loss, memory, begin, end), sync in zip(
+            rows, lane.sync.tolist(), strict=True
         )
     ]
 
 
 def bucket_columns(lane: m.Lane) -> dict[int, list[Json]]:
     """One rank's buckets, by pass."""
-    rows = lane.buckets
-    F = r.BucketFlag
     found: dict[int, list[Json]] = {}
-    names = ("pass", "index", "layout", "flags", "ready", "launch", "done", "wire_bytes", "local_norm", "norm")
-    for number, index, layout, flags, ready, launch, done, wire, local, norm in zip(
-        *(rows[name].tolist() for name in names), strict=True
-    ):
+    rows = tuples(lane.buckets, "pass index layout flags ready launch done wire_bytes local_norm norm")
+    for number, index, layout, flags, ready, launch, done, wire, local, norm in rows:
         found.setdefault(number, []).append(
             {
                 "index": index,
@@ -221,8 +216,8 @@ def bucket_columns(lane: m.Lane) -> dict[int, list[Json]]:
                 "done_ns": done or None,
                 "bytes": 0,
                 "wire_bytes": wire,
-                "local_norm": measured(local, flags & F.HAS_LOCAL_NORM),
-                "norm": measured(norm, flags & F.HAS_NORM),
+                "local_norm": measured(local, flags & _BUCKET_LOCAL),
+                "norm": measured(norm, flags & _BUCKET_NORM),
             }
         )
     return found

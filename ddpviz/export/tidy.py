@@ -10,11 +10,22 @@ import csv
 from collections.abc import Iterator
 from typing import TextIO
 
+import numpy as np
+
+from ddpviz.export.columns import tuples
 from ddpviz.export.report import bucket_bytes, verdicts
 from ddpviz.timeline import model as m
 from ddpviz.trace import records as r
 
 Row = tuple[object, ...]
+
+WORDS = {int(kind): kind.word for kind in m.Sync}
+# plain ints: a flag enum's `&` costs more than the rest of a row
+FORWARD_OFF, BACKWARD_OFF = int(r.PassFlag.NO_SYNC_FORWARD), int(r.PassFlag.NO_SYNC_BACKWARD)
+SAMPLED, HAS_LOSS = int(r.PassFlag.SAMPLED), int(r.PassFlag.HAS_LOSS)
+HAS_LOCAL_NORM, HAS_NORM = int(r.PassFlag.HAS_LOCAL_NORM), int(r.PassFlag.HAS_NORM)
+SENT, HAS_SUMS = int(r.BucketFlag.SENT), int(r.BucketFlag.HAS_SUMS)
+BUCKET_LOCAL, BUCKET_NORM = int(r.BucketFlag.HAS_LOCAL_NORM), int(r.BucketFlag.HAS_NORM)
 
 PASSES = (
     "module rank backward window sync sync_across_ranks no_sync_forward no_sync_backward collective sampled local_norm "
@@ -44,59 +55,64 @@ def write(stream: TextIO, header: list[str], rows: Iterator[Row]) -> None:
 
 
 def passes(tl: m.Timeline) -> Iterator[Row]:
-    F = r.PassFlag
     for module in tl.modules:
         across = verdicts(module)
         for rank in sorted(module.lanes):
             lane = module.lanes[rank]
-            for row, sync in zip(lane.passes, lane.sync.tolist(), strict=True):
-                flags, index = int(row["flags"]), int(row["index"])
-                site = tl.site(rank, int(row["backward_site"]))
+            sites = {site: tl.site(rank, site) for site in np.unique(lane.passes["backward_site"]).tolist()}
+            rows = tuples(
+                lane.passes,
+                "index window flags collective local_norm norm loss memory begin end backward_site",
+            )
+            for row, sync in zip(rows, lane.sync.tolist(), strict=True):
+                index, window, flags, collective, local, norm, loss, memory, begin, end, site = row
+                place = sites[site]
                 yield (
                     module.id,
                     rank,
                     index,
-                    int(row["window"]),
-                    m.Sync(sync).word,
+                    window,
+                    WORDS[sync],
                     across[index] if index < len(across) else "",
-                    _flag(flags & F.NO_SYNC_FORWARD),
-                    _flag(flags & F.NO_SYNC_BACKWARD),
-                    int(row["collective"]),
-                    _flag(flags & F.SAMPLED),
-                    _cell(row["local_norm"], flags & F.HAS_LOCAL_NORM),
-                    _cell(row["norm"], flags & F.HAS_NORM),
-                    _cell(row["loss"], flags & F.HAS_LOSS),
-                    int(row["memory"]) or None,
-                    int(row["begin"]),
-                    int(row["end"]),
-                    site.file,
-                    site.line or None,
+                    _flag(flags & FORWARD_OFF),
+                    _flag(flags & BACKWARD_OFF),
+                    collective,
+                    _flag(flags & SAMPLED),
+                    local if flags & HAS_LOCAL_NORM else None,
+                    norm if flags & HAS_NORM else None,
+                    loss if flags & HAS_LOSS else None,
+                    memory or None,
+                    begin,
+                    end,
+                    place.file,
+                    place.line or None,
                 )
 
 
 def buckets(tl: m.Timeline) -> Iterator[Row]:
-    F = r.BucketFlag
     for module in tl.modules:
         for rank in sorted(module.lanes):
-            for row in module.lanes[rank].buckets:
-                flags, layout, index = int(row["flags"]), int(row["layout"]), int(row["index"])
-                sums = flags & F.HAS_SUMS
+            rows = tuples(
+                module.lanes[rank].buckets,
+                "pass index layout flags wire_bytes ready launch done local_norm norm sum_before sum_after",
+            )
+            for number, index, layout, flags, wire, ready, launch, done, local, norm, before, after in rows:
                 yield (
                     module.id,
                     rank,
-                    int(row["pass"]),
+                    number,
                     index,
                     layout,
-                    _flag(flags & F.SENT),
+                    _flag(flags & SENT),
                     bucket_bytes(module, layout, index),
-                    int(row["wire_bytes"]),
-                    int(row["ready"]) or None,
-                    int(row["launch"]) or None,
-                    int(row["done"]) or None,
-                    _cell(row["local_norm"], flags & F.HAS_LOCAL_NORM),
-                    _cell(row["norm"], flags & F.HAS_NORM),
-                    _cell(row["sum_before"], sums),
-                    _cell(row["sum_after"], sums),
+                    wire,
+                    ready or None,
+                    launch or None,
+                    done or None,
+                    local if flags & BUCKET_LOCAL else None,
+                    norm if flags & BUCKET_NORM else None,
+                    before if flags & HAS_SUMS else None,
+                    after if flags & HAS_SUMS else None,
                 )
 
 
@@ -123,7 +139,3 @@ def steps(tl: m.Timeline) -> Iterator[Row]:
 
 def _flag(value: int) -> int:
     return int(bool(value))
-
-
-def _cell(value: object, known: int) -> float | None:
-    return float(value) if known else None  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from ddpviz.export.report import to_json
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.headless.github import annotate
 from ddpviz.headless.measure import measure
+from ddpviz.headless.progress import Progress
 from ddpviz.headless.outcome import USAGE, Outcome
 from ddpviz.headless.text import verdict
 from ddpviz.launch import Job
@@ -31,7 +32,9 @@ def check(
     if json not in (None, "-") and (problem := unwritable(Path(json))):
         complain(problem)  # before minutes of computing, not after
         return USAGE
-    outcome = measure(job, hang_after=hang_after)
+    progress = Progress(Console(sys.stderr))
+    outcome = measure(job, hang_after=hang_after, watch=progress.show)
+    progress.clear()
     code = outcome.code(fail_on)
     out = Console(sys.stdout)
     if format == "json" or json == "-":

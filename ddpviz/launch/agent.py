@@ -9,4 +9,10 @@ import sys
 
 if __name__ == "__main__":
     sys.path.pop(0)  # this file's own folder, for the same reason
-    runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
+    except Exception as error:
+        if type(error).__name__ != "ChildFailedError":
+            raise
+        print(error, file=sys.stderr)  # which ranks and how they ended; the agent's own stack says nothing more
+        sys.exit(1)

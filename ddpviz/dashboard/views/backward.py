@@ -181,7 +181,8 @@ def layers_of(module: Module, layout: int, bucket: int) -> str:
         if i < len(module.params)
     ]
     unique = list(dict.fromkeys(layers))
-    return ", ".join(unique) if len(unique) <= 3 else f"{unique[0]} … {unique[-1]} ({len(unique)})"
+    words = ", ".join(unique) if len(unique) <= 3 else f"{unique[0]} … {unique[-1]} ({len(unique)})"
+    return f"layer{'s' if len(unique) > 1 else ''} {words}" if unique and unique[0].isdigit() else words
 
 
 def _scale(lanes: list[Lane], index: int, left: int, width: int) -> Scale:
@@ -218,6 +219,8 @@ def _draw_rank(canvas: Canvas, lane: Lane, index: int, scale: Scale, names: dict
     word = fmt.duration(int(row["end"]) - int(row["begin"])) + (f", began {fmt.duration(lag)} later" if lag else "")
     if behind + 2 + len(word) <= canvas.width:
         canvas.put(behind + 2, y, word, "dim")
+    elif x0 > len(word) + 2:
+        canvas.put(scale.left + x0 - len(word) - 2, y, word, "dim")
     last_ready = int(buckets["ready"].max()) if len(buckets) else 0
     for bucket in buckets:
         key = int(bucket["layout"]), int(bucket["index"])

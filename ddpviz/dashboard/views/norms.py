@@ -253,7 +253,7 @@ def _draw_marks(
     for lane in lanes:
         _, has = _measured(lane, view, PassFlag.SAMPLED)
         sampled[: len(has)] |= has[: len(sampled)]
-    wide = max(view.width // (view.hi - view.lo) - 1, 1)  # cells of a mark, where a pass has several
+    wide = min(max(view.width // (view.hi - view.lo) - 1, 1), 5)  # cells of a mark, where a pass has several
     for sync in reversed(_SYNC_ORDER):
         mark = OF_SYNC[sync]
         for column in np.unique(columns[verdicts == sync]).tolist():

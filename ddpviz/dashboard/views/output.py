@@ -76,7 +76,7 @@ class Lines(ScrollView, can_focus=False, inherit_bindings=False):
         width = max((len(line) for _, line in rows[-2000:]), default=0) + prefix
         self.virtual_size = Size(width, len(rows))
         if self.follow:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+            self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
         self.refresh()
 
     def watch_scroll_y(self, old: float, new: float) -> None:

@@ -283,6 +283,22 @@ def test_a_fast_job_is_thinned_and_nothing_is_left_out(tmp_path: Path) -> None:
     assert covered == list(range(2000))
 
 
+def test_logs_are_told_line_by_line_as_one_would_see_them(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    file = tmp_path / "logs" / "rank-0.log"
+    logs = Logs(tmp_path)
+    logs.files({"0": "logs/rank-0.log", "1": "logs/rank-1.log"})
+    assert list(logs.lines()) == []  # not there yet
+    file.write_bytes(b"one\n 1%\r 50%\r100%\nhal")
+    assert list(logs.lines()) == [("0", "one"), ("0", "100%")]
+    with open(file, "ab") as stream:
+        stream.write(b"f\n\xff\x1b[31mred\x1b[0m\nend")
+    assert list(logs.lines()) == [("0", "half"), ("0", "\ufffdred")]
+    assert list(logs.lines(final=True)) == [("0", "end")]
+    assert logs.end_of("0", 2) == ["\ufffdred", "end"]
+    assert logs.end_of("1") == []
+
+
 # --- what to do ------------------------------------------------------------------------------------------------------
 
 PROVOKE = """

@@ -10,8 +10,8 @@ from ddpviz.export.report import to_json
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.headless.github import annotate
 from ddpviz.headless.measure import measure
-from ddpviz.headless.progress import Progress
 from ddpviz.headless.outcome import USAGE, Outcome
+from ddpviz.headless.progress import Progress
 from ddpviz.headless.text import verdict
 from ddpviz.launch import Job
 

@@ -40,9 +40,16 @@ class Follower:
             self.logs.files(info.get("logs") or {})
         return self.fold.feed(self.reader.read()) or changed
 
+    def start_again(self) -> None:
+        """Forget the timeline and read the trace from its beginning; the logs go on where they are."""
+        self.reader, self.fold, self._info = RunReader(self.reader.run_dir), Fold(), None
+
     def now_ns(self) -> int:
         """The present on the timeline's clock: nanoseconds since the run's start."""
         return time.monotonic_ns() - int((self._info or {}).get("started_monotonic_ns") or 0)
+
+
+_LINE = 1 << 16  # bytes of a line that are waited for
 
 
 class Logs:
@@ -84,14 +91,13 @@ class _Tail:
         self._rest = b""
 
     def lines(self, final: bool) -> Iterator[str]:
-        data = self._read(self._offset)
-        self._offset += len(data)
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        if final and self._rest:
-            whole.append(self._rest)
+        while data := self._read(self._offset):
+            self._offset += len(data)
+            *whole, self._rest = (self._rest + data).split(b"\n")
+            yield from map(_text, whole)
+        if self._rest and (final or len(self._rest) > _LINE):
+            yield _text(self._rest)
             self._rest = b""
-        for line in whole:
-            yield _text(line)
 
     def end(self, count: int) -> list[str]:
         try:

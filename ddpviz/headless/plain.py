@@ -39,6 +39,8 @@ def run_plain(job: Job) -> int:
         except Ended as ended:
             signum = ended.signum
             job.stop()
+            if plain is not None:  # it may have been in the middle of reading
+                plain.follower.start_again()
         except BaseException:
             job.stop()
             raise
@@ -68,7 +70,8 @@ class _Plain:
             self.err.line(text.header(tl, "run"))
             self.say(f"recording to {self.follower.reader.run_dir}")
         for key, line in self.follower.logs.lines(final=final):
-            self.out.line(f"[rank {key}] {line}" if key.isdigit() else line)
+            if key != "launcher":  # torchrun's own words say less than what is told here
+                self.out.line(f"[rank {key}] {line}" if key.isdigit() else line)
         if not changed and not final:
             return
         now = time.monotonic()

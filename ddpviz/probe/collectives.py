@@ -8,6 +8,7 @@ says its bucket itself.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import time
 from collections.abc import Sequence
@@ -51,12 +52,14 @@ class GroupWatch:
         self.ref = torch_private.reference(group)
         self.hook_ids: tuple[int, int] | None = None
         self.told = False
+        self.ranks: list[int] = []
         self.tell(session)
 
     def tell(self, session: Session) -> None:
         """Say who the members are, as soon as torch knows (a group is watched from before that)."""
         group = self.ref()
         ranks = torch_private.group_ranks(group) if group is not None else []
+        self.ranks = ranks or self.ranks
         if ranks:
             self.told = True
             name, backend = torch_private.group_name(group), torch_private.group_backend(group)
@@ -169,7 +172,8 @@ def _outside(session: Session, group: GroupWatch, coll: Collective, tensors: Seq
     if session.joining:
         return
     for watched in session.modules:
-        if watched.group is not group or (not watched.passes and not session.steps):
+        alike = watched.group is group or (group.ranks and group.ranks == watched.group.ranks)  # averaged over the same
+        if not alike or (not watched.passes and not session.steps):
             continue
         if coll.kind in _AVERAGING:
             watched.hand += coll.numel
@@ -207,37 +211,32 @@ def find_groups(session: Session) -> None:
 
 def _hook(session: Session, watch: GroupWatch, group: Any) -> None:
     """Register pre and post hooks. A used id silently replaces another hook: hence random ids of 63 bits."""
-
-    def before(args: Any) -> None:
-        try:
-            name = str(args.name).rsplit(".", 1)[-1]
-            if name in _NOT_COUNTED or current() is not session:
-                return
-            tensors = args.input_tensors or args.output_tensors
-            watch.by_op[args.op_id] = begin(
-                session, watch, KINDS.get(name, CollectiveKind.UNKNOWN), tensors, bool(args.async_op)
-            )
-        except Exception as error:
-            guard.fault("collectives.before", error)
-
-    def after(args: Any) -> None:
-        try:
-            coll = watch.by_op.pop(args.op_id, None)
-            if coll is None:
-                return
-            work = args.work
-            if work is None:
-                ended(session, watch, coll)
-            else:
-                follow(session, watch, coll, work)
-            settled(session, coll)
-        except Exception as error:
-            guard.fault("collectives.after", error)
-
     ids = (secrets.randbits(62) | 1, secrets.randbits(62) | 1)
-    group.register_pre_hook(ids[0], before)
-    group.register_post_hook(ids[1], after)
+    group.register_pre_hook(ids[0], functools.partial(_before, session, watch))
+    group.register_post_hook(ids[1], functools.partial(_after, session, watch))
     watch.hook_ids = ids
+
+
+@guard.guarded
+def _before(session: Session, watch: GroupWatch, args: Any) -> None:
+    name = str(args.name).rsplit(".", 1)[-1]
+    if name in _NOT_COUNTED or current() is not session:
+        return
+    tensors = args.input_tensors or args.output_tensors
+    kind = KINDS.get(name, CollectiveKind.UNKNOWN)
+    watch.by_op[args.op_id] = begin(session, watch, kind, tensors, bool(args.async_op))
+
+
+@guard.guarded
+def _after(session: Session, watch: GroupWatch, args: Any) -> None:
+    coll = watch.by_op.pop(args.op_id, None)
+    if coll is None:
+        return
+    if args.work is None:
+        ended(session, watch, coll)
+    else:
+        follow(session, watch, coll, args.work)
+    settled(session, coll)
 
 
 def follow(session: Session, watch: GroupWatch, coll: Collective, work: Any) -> None:
@@ -248,22 +247,19 @@ def follow(session: Session, watch: GroupWatch, coll: Collective, work: Any) -> 
         coll.open = False
         watch.pending.pop(coll.count, None)
         return
+    future.add_done_callback(functools.partial(_finished, session, watch, coll))
 
-    def finished(fut: Any) -> None:
-        try:
-            cuda = torch.cuda.is_available() and torch.cuda.is_initialized() and watch_on_cuda(watch)
-            if cuda and not torch.cuda.is_current_stream_capturing():
-                # callbacks run on a stream that waits for the collective (torch.futures.Future.then)
-                event = torch.cuda.Event(enable_timing=True)
-                event.record()
-                session.ends.append(DeviceEnd(session, watch, coll, event))
-                return
-            ended(session, watch, coll)
-        except Exception as error:
-            coll.open = False
-            guard.fault("collectives.finished", error)
 
-    future.add_done_callback(finished)
+@guard.guarded
+def _finished(session: Session, watch: GroupWatch, coll: Collective, future: Any) -> None:
+    on_device = torch.cuda.is_available() and torch.cuda.is_initialized() and watch_on_cuda(watch)
+    if on_device and not torch.cuda.is_current_stream_capturing():
+        # callbacks run on a stream that waits for the collective (torch.futures.Future.then)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        session.ends.append(DeviceEnd(session, watch, coll, event))
+    else:
+        ended(session, watch, coll)
 
 
 def watch_on_cuda(watch: GroupWatch) -> bool:
@@ -310,25 +306,14 @@ def wrap_group_functions(session: Session, patch: Any) -> None:
     def maker(original: Any) -> Any:
         def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            try:
-                made = result[0] if isinstance(result, tuple) else result
-                if isinstance(made, dist.ProcessGroup) and session.writer is not None:
-                    group_of(session, made)
-            except Exception as error:
-                guard.fault("collectives.new_group", error)
+            _made(session, result[0] if isinstance(result, tuple) else result)
             return result
 
         return _new_process_group_helper
 
     def destroyer(original: Any) -> Any:
         def destroy_process_group(group: Any = None, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if group is None or group is dist.group.WORLD:
-                    release(session)
-                elif id(group) in session.groups:
-                    unhook(session.groups[id(group)])
-            except Exception as error:
-                guard.fault("collectives.destroy", error)
+            _going(session, group)
             return original(group, *args, **kwargs)
 
         return destroy_process_group
@@ -336,3 +321,17 @@ def wrap_group_functions(session: Session, patch: Any) -> None:
     patch(*torch_private.GROUP_MAKER, maker)
     for owner in (dist, dist.distributed_c10d):
         patch(owner, "destroy_process_group", destroyer)
+
+
+@guard.guarded
+def _made(session: Session, group: Any) -> None:
+    if isinstance(group, dist.ProcessGroup) and session.writer is not None:
+        group_of(session, group)
+
+
+@guard.guarded
+def _going(session: Session, group: Any) -> None:
+    if group is None or group is dist.group.WORLD:
+        release(session)
+    elif id(group) in session.groups:
+        unhook(session.groups[id(group)])

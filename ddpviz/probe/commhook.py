@@ -97,7 +97,7 @@ class Watch:
             p = ref()
             if p is not None:
                 note(p)
-                p.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+                p.register_post_accumulate_grad_hook(note)
 
     def divisor(self) -> int:
         """What the reducer would divide by."""

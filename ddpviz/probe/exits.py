@@ -6,12 +6,15 @@ Exit codes and tracebacks of the job stay as they are; what is seen is noted and
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 import time
 import traceback
 from types import TracebackType
 from typing import Any
+
+import torch.distributed as dist
 
 from ddpviz.probe import collectives, engine, forwards, guard, measure
 from ddpviz.probe.session import Session
@@ -71,10 +74,21 @@ def watch_exits(session: Session, patch: Any) -> None:
         except Exception as error:
             guard.fault("exits.finish", error)
 
+    def destroyed(original: Any) -> Any:
+        @functools.wraps(original)
+        def destroy_process_group(group: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if group is None or group is dist.group.WORLD:
+                final_numbers(session)  # the modules of a `main()` are gone at exit
+            return original(group, *args, **kwargs)
+
+        return destroy_process_group
+
     previous = sys.excepthook
     patch(sys, "excepthook", lambda _original: excepthook)
     patch(sys, "exit", leave)
     patch(os, "_exit", leave_at_once)
+    for owner in (dist, dist.distributed_c10d):
+        patch(owner, "destroy_process_group", destroyed)
     atexit.register(finish)
 
 
@@ -83,6 +97,8 @@ def last_words(session: Session, exit: r.Exit, numbers: bool) -> None:
     if session.finished or session.writer is None or os.getpid() != session.pid:
         return
     collectives.release(session)
+    for watched in session.modules:
+        forwards.unanswered(session, watched)
     if numbers:
         final_numbers(session)
     session.finish([exit])
@@ -97,7 +113,6 @@ def final_numbers(session: Session) -> None:
         ddp = watched.ref()
         if ddp is None:
             continue
-        forwards.unanswered(session, watched)
         if watched.passes or watched.last_step >= 0:
             engine.replica(session, watched, final=True)
         buffers = [(n, b) for n, b in ddp.module.named_buffers() if b is not None and b.numel()]

@@ -1,4 +1,4 @@
-"""`ddpviz.attach(ddp_model)`: watch a module from inside a script, early or late, with the same probe as `ddpviz run`."""
+"""`ddpviz.attach(ddp_model)`: watch a module from inside a script, early or late, by the probe of `ddpviz run`."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def attach(
 ) -> Handle:
     """Watch `ddp_model` from here on, on every rank that calls this.
 
-    `run_dir`: the run's folder, the same on all ranks; without one it is `DDPVIZ_RUN_DIR`, else a new folder that rank 0
-    makes in the state directory. `budget`: percent of the step time for norms and checksums; None measures everything.
+    `run_dir`: the run's folder, the same on all ranks; without one it is `DDPVIZ_RUN_DIR`, else a new folder in the
+    state directory. `budget`: percent of the step time for norms and checksums; None measures everything.
     Returns a handle with `detach()`, also a context manager. Raises TypeError if the model is not wrapped in DDP.
     """
     if not isinstance(ddp_model, DistributedDataParallel):

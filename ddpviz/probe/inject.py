@@ -154,7 +154,7 @@ def _mind_dynamo(patches: Patches) -> None:
                 return spec
             return None
 
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())
 
 
 def install_from_environment() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ def norm(tensor: Tensor) -> Tensor:
     if size <= 2 * _CHUNK:
         if t.dtype in (torch.float16, torch.bfloat16):
             t = t.float()
-        return torch.linalg.vector_norm(t)
+        return cast(Tensor, torch.linalg.vector_norm(t))
     if not t.is_contiguous():
         t = t.reshape(-1)  # a dense permuted layout costs one copy
     flat = t.view(-1)
@@ -41,7 +41,7 @@ def norm(tensor: Tensor) -> Tensor:
     head = torch.linalg.vector_norm(flat[: rows * _CHUNK].view(rows, _CHUNK), dim=1, dtype=_wide(flat.dtype))
     whole = torch.linalg.vector_norm(head, dtype=torch.float64)
     if rows * _CHUNK == size:
-        return whole
+        return cast(Tensor, whole)
     return torch.hypot(whole, torch.linalg.vector_norm(flat[rows * _CHUNK :], dtype=torch.float64))
 
 

@@ -43,6 +43,7 @@ class OperatorView:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    @guard.guarded
     def before(self, group: Any, args: dispatched.PreArgs) -> None:
         session = self._session
         if session.writer is None or session.finished:
@@ -52,6 +53,7 @@ class OperatorView:
         tensors = args.input_tensors or args.output_tensors
         watch.by_op[args.op_id] = collectives.begin(session, watch, kind, tensors, args.async_op)
 
+    @guard.guarded
     def after(self, group: Any, args: dispatched.PostArgs) -> None:
         session = self._session
         watch = session.groups.get(id(group))
@@ -71,6 +73,7 @@ class ReducerView:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    @guard.guarded
     def launched(
         self, module: int, bucket: int, tensor: Tensor, divided: bool, parameters: Sequence[Tensor]
     ) -> tuple[GroupWatch, Collective] | None:
@@ -91,6 +94,7 @@ class ReducerView:
             session.hooking = before
         return watched.group, coll
 
+    @guard.guarded
     def finished(self, token: tuple[GroupWatch, Collective] | None, result: Tensor | None, error: bool) -> None:
         if token is not None:
             collectives.ended(self._session, token[0], token[1], failed=error)

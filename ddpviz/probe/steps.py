@@ -1,7 +1,7 @@
 """What becomes of the gradients: optimizer steps, zero_grad, clipping, GradScaler's skips.
 
-A step is judged by what it used, so the facts are taken where it ends if its backward ran inside it (a closure). Numbers
-are taken in measured windows only and never read here.
+A step is judged by what it used, so the facts are taken where it ends if its backward ran inside it (a closure).
+Numbers are taken in measured windows only and never read here.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ STUCK_NS = 1_000_000_000
 
 
 class Writer:
-    """Owns the file of this process. `drain` may also be called from the exiting main thread, after the thread stopped."""
+    """Owns the file of this process. `finish` is for the exiting main thread, once this thread has stopped."""
 
     def __init__(self, session: Session, folder: Path, stem: str) -> None:
         self._session = session
@@ -158,7 +158,8 @@ class Writer:
         frame = sys._current_frames().get(self._main or 0)
         if frame is None:
             return
-        frames, names = [], []
+        frames: list[str] = []
+        names: list[tuple[str, str]] = []
         here: types.FrameType | None = frame
         while here is not None and len(frames) < 40:
             code = here.f_code

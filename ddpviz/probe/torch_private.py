@@ -1,4 +1,4 @@
-"""Every private PyTorch API that ddpviz touches, in this one file, each with the versions it was seen in and a fallback.
+"""Every private PyTorch API that ddpviz touches, in this one file, with the versions it was seen in and a fallback.
 
 "Seen in" means read in the source and run on torch 2.13.0 and 2.14.1 unless it says otherwise. Everything is looked up
 by feature, never by version; a missing piece makes the function return None (or do nothing), never raise.
@@ -50,7 +50,7 @@ def skip_in_dynamo(codes: Iterable[types.CodeType]) -> None:
 
 
 def can_see_collectives() -> bool:
-    """Whether every collective can be seen where it is issued: by the groups' own hooks, or in front of c10d's operators."""
+    """Whether every collective can be seen where it is issued: by the groups' hooks, or before c10d's operators."""
     return has_group_hooks() or bool(collective_ops())
 
 
@@ -98,7 +98,7 @@ def reducer(ddp: nn.Module) -> Any:
 
 
 def managed_parameters(ddp: Any) -> list[tuple[str, nn.Parameter]]:
-    """(name, parameter) in the reducer's order: what `_build_params_for_reducer` would give, without its side effects."""
+    """(name, parameter) in the reducer's order, as `_build_params_for_reducer` gives them, without its side effects."""
     ignored = set(getattr(ddp, "parameters_to_ignore", ()) or ())
     return [(n, p) for n, p in ddp.module.named_parameters() if p.requires_grad and n not in ignored]
 
@@ -128,6 +128,7 @@ def initial_layout(ddp: Any, params: list[nn.Parameter]) -> list[list[int]] | No
 
     Without `find_unused_parameters`, or with `static_graph`, everything (of one dtype and device) is one bucket.
     """
+    c10d: Any = dist
     try:
         static = bool(getattr(ddp, "static_graph", False))
         config = getattr(ddp, "_bucket_config", None)
@@ -138,11 +139,11 @@ def initial_layout(ddp: Any, params: list[nn.Parameter]) -> list[list[int]] | No
         elif static or not ddp.find_unused_parameters:
             limits = [sys.maxsize]
         elif getattr(ddp, "bucket_bytes_cap_default", False):
-            limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
+            limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
         else:
             limits = [ddp.bucket_bytes_cap]
         sparse = [_makes_sparse_gradients(ddp, p) for p in params]
-        buckets, _ = dist._compute_bucket_assignment_by_size(params, limits, sparse)
+        buckets, _ = c10d._compute_bucket_assignment_by_size(list(params), limits, sparse)
         return [list(b) for b in reversed(buckets)]
     except Exception:
         return None
@@ -228,7 +229,7 @@ def intercept(library: torch.library.Library, op: Any, kernel: Callable[..., Any
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         return kernel(lambda: redispatch(keys & rest, *args, **kwargs), *args, **kwargs)
 
-    library.impl(op._schema.name.partition("::")[2], run, "BackendSelect", with_keyset=True)  # type: ignore[no-untyped-call]
+    library.impl(op._schema.name.partition("::")[2], run, "BackendSelect", with_keyset=True)
 
 
 def release(library: torch.library.Library) -> None:
@@ -255,7 +256,7 @@ def unbox_work(boxed: Any) -> Any:
 
 def operator_library() -> torch.library.Library:
     """A library that holds kernels for c10d's operators, until `release`."""
-    return torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+    return torch.library.Library("c10d", "IMPL")
 
 
 def comm_hook_name(ddp: Any) -> str:

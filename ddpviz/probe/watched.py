@@ -6,6 +6,7 @@ of the engine call.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -137,18 +138,13 @@ class Watched:
         for handle in self.closers:
             handle.remove()
         self.closers = []
-        session, now = self.session, _now
         for k, bucket in enumerate(self.buckets):
             closer = completes(bucket, self.layout)
             param = self.params[closer]() if 0 <= closer < len(self.params) else None
             if param is None:
                 continue
 
-            def closing(p: Tensor, k: int = k) -> None:
-                self.closed[k] = now()
-                session.last = self
-
-            self.closers.append(torch_private.accumulate_hook(param, closing))
+            self.closers.append(torch_private.accumulate_hook(param, functools.partial(_closing, self, k)))
 
     def look_closely(self) -> None:
         """Measure every gradient as it arrives, in measured windows: where the reducer would change it under us (views
@@ -162,14 +158,7 @@ class Watched:
         if not wanted:
             return
         for index, param in self.current():
-
-            def take(p: Tensor, index: int = index) -> None:
-                try:
-                    self.read([(index, p)])
-                except Exception as error:
-                    guard.fault("watched.take", error)
-
-            self.takers.append(torch_private.accumulate_hook(param, take))
+            self.takers.append(torch_private.accumulate_hook(param, functools.partial(_take, self, index)))
 
     def read(self, params: list[tuple[int, nn.Parameter]] | list[tuple[int, Tensor]]) -> None:
         """Measure these parameters' accumulated gradients, before anything is averaged."""
@@ -303,6 +292,17 @@ class Watched:
         for handle in (*self.handles, *self.closers, *self.takers):
             handle.remove()
         self.handles, self.closers, self.takers = [], [], []
+
+
+@guard.guarded
+def _closing(watched: Watched, bucket: int, param: Tensor) -> None:
+    watched.closed[bucket] = _now()
+    watched.session.last = watched
+
+
+@guard.guarded
+def _take(watched: Watched, index: int, param: Tensor) -> None:
+    watched.read([(index, param)])
 
 
 def _gone() -> None:

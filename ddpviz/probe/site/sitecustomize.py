@@ -4,8 +4,14 @@ Imports nothing but the standard library until the process itself imports torch,
 environment does not ask for it. The user's own `sitecustomize`, if there is one, runs as it would have.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+
+TYPE_CHECKING = False  # importing typing here would cost every Python of the job a few milliseconds
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def _chain() -> None:
@@ -27,13 +33,13 @@ def _watch_for_torch() -> None:
     import importlib.machinery
 
     class Loader(importlib.abc.Loader):
-        def __init__(self, loader):
+        def __init__(self, loader: Any) -> None:
             self.loader = loader
 
-        def create_module(self, spec):
+        def create_module(self, spec: Any) -> Any:
             return self.loader.create_module(spec)
 
-        def exec_module(self, module):
+        def exec_module(self, module: Any) -> None:
             module.__spec__.loader = module.__loader__ = self.loader
             self.loader.exec_module(module)
             try:
@@ -43,11 +49,11 @@ def _watch_for_torch() -> None:
             except Exception as error:  # the job goes on unwatched; the viewer says that nothing arrived
                 print(f"ddpviz: this process is not watched: {type(error).__name__}: {error}", file=sys.stderr)
 
-        def __getattr__(self, name):
+        def __getattr__(self, name: str) -> Any:
             return getattr(self.loader, name)
 
     class Finder(importlib.abc.MetaPathFinder):
-        def find_spec(self, name, path=None, target=None):
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
             if name != "torch":
                 return None
             sys.meta_path.remove(self)

@@ -301,10 +301,10 @@ def final_equal(tl: Timeline, module: Module) -> bool | None:
     sums = []
     for rank in module.ranks:
         lane = module.lanes.get(rank)
-        last = lane.replicas[-1] if lane is not None and lane.replicas else None
-        if last is None or not last.final:
+        last = [x for x in lane.replicas if x.final] if lane is not None else []
+        if not last:
             return None
-        sums.append(last.checksum)
+        sums.append(last[0].checksum)  # the first: as the process group was taken down, before what one rank does alone
     return len(set(sums)) == 1 if sums else None
 
 

@@ -80,8 +80,12 @@ def _mixed(lanes: list[Lane]) -> facts.Ints:
     mixed = sent.any(0) & (sync == int(Sync.LOCAL)).any(0)
     if not mixed.any():
         return np.zeros(0, np.int64)
-    place = np.array([facts.segments(lane)[0][:n] for lane in lanes])
-    return np.flatnonzero(mixed & (place == place[0]).all(0))
+    whole = [facts.segments(lane)[0] for lane in lanes]
+    place = np.array([stretch[:n] for stretch in whole])
+    found = np.flatnonzero(mixed & (place == place[0]).all(0))
+    sizes = [np.bincount(stretch) for stretch in whole]
+    # a window of another length on another rank closes with an all-reduce of its own, in step with the others'
+    return found[[len({int(size[place[0, i]]) for size in sizes}) == 1 for i in found.tolist()]]
 
 
 def _waiting(tl: Timeline, module: Module, lanes: list[Lane]) -> tuple[int, list[int]] | None:

@@ -35,9 +35,8 @@ def check(tl: Timeline) -> Iterator[Finding]:
             severity = Severity.INFO
             message = (
                 f"Local SGD: {words.plural(len(used.indices), 'step')}{of} used each rank's own "
-                f"gradients{words.at(where)}, and the parameters were averaged {words.plural(len(sgd.times), 'time')} "
-                "by a collective between steps. The replicas differ in between and are equal after the last "
-                "averaging."
+                f"gradients{words.at(where)}, and the parameters were averaged by a collective between steps. The "
+                "replicas differ in between and are equal after the last averaging."
             )
             advice = "Nothing to do if this is meant: by design the replicas differ between two averagings."
         else:

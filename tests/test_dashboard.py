@@ -158,7 +158,8 @@ def test_levels_rise_with_local_passes_meet_at_the_mean_and_are_emptied() -> Non
     assert len({f"{level.value:.6g}" for level in seen[3].levels}) == 1
     assert seen[3].mean == pytest.approx(seen[3].levels[0].value, rel=1e-5)
     used = gather(module, 3)
-    assert used is not None and used.used is not None
+    assert used is not None
+    assert used.used is not None
     assert all(level.empty for level in levels(tl, module, used.used).levels)
 
 
@@ -244,7 +245,8 @@ def test_every_pass_gets_a_second_of_its_own() -> None:
     module = tl.modules[0]
     for index in range(module.passes - 1):
         begin, following = gather(module, index), gather(module, index + 1)
-        assert begin is not None and following is not None
+        assert begin is not None
+        assert following is not None
         assert play.story(module, begin.begin) == pytest.approx(index)
         assert play.story(module, following.begin) == pytest.approx(index + 1)
 
@@ -305,9 +307,11 @@ def test_jumps_go_to_findings_else_to_steps() -> None:
     right, wrong = run(), run("unsynced")
     start = play.goto(right, Cursor(), 0)
     jumped = play.step_marked(right, start, [], 1)
-    assert jumped is not None and jumped.index == 3
+    assert jumped is not None
+    assert jumped.index == 3
     target = play.step_marked(wrong, play.goto(wrong, Cursor(), 0), find(wrong), 1)
-    assert target is not None and target.index in {f.backward for f in find(wrong)} | {
+    assert target is not None
+    assert target.index in {f.backward for f in find(wrong)} | {
         b for f in find(wrong) for b in f.backwards
     }
     assert play.step_marked(right, play.goto(right, Cursor(), 15), [], 1) is None
@@ -337,7 +341,8 @@ def test_narration_says_what_was_measured_at_each_kind_of_moment() -> None:
     averaged = narrate(tl, play.goto(tl, Cursor(), 3))
     assert "mean of the sum of micro-steps 0 to 3" in averaged
     made = gather(module, 3)
-    assert made is not None and made.wire is not None
+    assert made is not None
+    assert made.wire is not None
     middle = Cursor(index=3, live=False, time=(made.wire[0] + int(made.buckets["done"].min())) // 2)
     assert "is being averaged over both ranks" in narrate(tl, middle)
     stepped = Cursor(index=3, live=False, time=int(made.stepped.max()))

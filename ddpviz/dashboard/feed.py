@@ -172,7 +172,8 @@ class Feed:
     def _running(self) -> bool:
         if self.job is not None:
             return self._code is None
-        return live_status(self._info) in ("starting", "running", "hung")
+        status = live_status(self._info)  # a run that hangs is over once it was ended
+        return status in ("starting", "running") or (status == "hung" and not self._info.get("ended_wall_ns"))
 
     def _hand_over(self, *, complete: bool, problems: tuple[str, ...] = (), error: str = "") -> None:
         tl = freeze(self._fold.timeline)

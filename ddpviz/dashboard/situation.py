@@ -88,7 +88,7 @@ def chip(here: Situation, tl: Timeline, now: int) -> tuple[str, str]:
         State.RUNNING: (f"● LIVE  {clock(now)}", "synced"),
         State.WAITING: (f"{M.WAITING.glyph} WAITING {duration(here.since)}", "waiting"),
         State.FINISHED: (f"■ FINISHED{ended}", "synced"),
-        State.FAILED: (f"{M.WRONG_STEP.glyph} FAILED{ended}", "wrong"),
+        State.FAILED: (f"{M.WRONG_STEP.glyph} {'HUNG' if tl.run.status == 'hung' else 'FAILED'}{ended}", "wrong"),
         State.INTERRUPTED: (f"■ INTERRUPTED{ended}", "running"),
         State.LOST: (f"{M.WRONG_STEP.glyph} CANNOT FOLLOW", "wrong"),
     }[here.state]

@@ -225,11 +225,11 @@ def legend(grid: c.Grid, width: int, ink: Inks, others: Iterable[M] = ()) -> lis
     marks = [m for m in M if m in seen or m in (*ALWAYS, M.RUNNING, M.WAITING)]
     mix: list[tuple[str, str, str]] = [("▄", "synced", "part of them all-reduced")] if grid.factor > 1 else []
     told: list[tuple[str, str, str]] = []
-    for wordy in (True, False):
-        for kept in (marks, [m for m in marks if m in seen or m in ALWAYS], [m for m in marks if m in seen]):
-            told = [(m.glyph, m.role, m.meaning if wordy else SHORT.get(m, m.meaning)) for m in kept] + mix
-            if sum(len(text) + 5 for _, _, text in told) - 3 <= width:
-                return _told(told, ink, "   ")
+    usual, met = [m for m in marks if m in seen or m in ALWAYS], [m for m in marks if m in seen]
+    for kept, wordy in ((marks, True), (usual, True), (marks, False), (usual, False), (met, False)):
+        told = [(m.glyph, m.role, m.meaning if wordy else SHORT.get(m, m.meaning)) for m in kept] + mix
+        if sum(len(text) + 5 for _, _, text in told) - 3 <= width:
+            return _told(told, ink, "   ")
     return _told(told, ink, " ")
 
 

@@ -83,7 +83,7 @@ class TestBackend:
             (2, 4, "nccl", False, "nccl", "as asked", False),
             (2, 4, "gloo", False, "gloo", "as asked: on the CPU, 4 CUDA devices hidden from the job", True),
             (2, 0, "gloo", False, "gloo", "as asked: on the CPU", False),
-            (2, 8, "auto", True, "gloo", "--cpu: redirected from CUDA and NCCL to the CPU", True),
+            (2, 8, "auto", True, "gloo", "as asked by --cpu", True),
         ],
     )
     def test_the_choice_and_its_reason(

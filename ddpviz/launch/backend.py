@@ -44,7 +44,7 @@ def choose(ranks: int, devices: int, *, wanted: str = "auto", cpu: bool = False)
     """The backend for `ranks` ranks on `devices` CUDA devices. Raises JobError if what is wanted cannot be."""
     some = f"{devices} CUDA device{'s' if devices > 1 else ''}"
     if cpu:
-        return Backend("gloo", "--cpu: redirected from CUDA and NCCL to the CPU", hide_cuda=devices > 0)
+        return Backend("gloo", "as asked by --cpu", hide_cuda=devices > 0)
     if wanted == "nccl":
         if devices < ranks:
             have = some if devices else "none"

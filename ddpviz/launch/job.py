@@ -44,9 +44,7 @@ class Job:
         self._exit_code: int | None = None
         if spec.command:
             hide = spec.cpu and cuda_devices() > 0
-            self.backend = Backend(
-                "", "--cpu: redirected to gloo and the CPU" if spec.cpu else "the command decides", hide
-            )
+            self.backend = Backend("", "as asked by --cpu" if spec.cpu else "the command decides", hide)
         else:
             devices = cuda_devices()
             self.ranks = spec.nproc or default_ranks(devices)
@@ -187,12 +185,7 @@ class Job:
         }
 
     def _notes(self) -> list[str]:
-        notes = []
-        if self.spec.cpu:
-            notes.append("--cpu: CUDA and NCCL were redirected to the CPU and gloo in this job")
-        if self.backend.hide_cuda:
-            notes.append("the CUDA devices of this machine were hidden from the job")
-        return notes
+        return ["the CUDA devices of this machine were hidden from the job"] if self.backend.hide_cuda else []
 
     def _update(self, **fields: Any) -> None:
         """Into run.json if it is ours and can be written: a full disk or a removed folder never ends a job."""

@@ -390,6 +390,16 @@ class TestEnding:
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
 
+    def test_a_launcher_that_is_killed_leaves_no_ranks_behind(self, tmp_path: Path) -> None:
+        job = Job(command(tmp_path, FAMILY))
+        job.start()
+        wait_for(lambda: self.up(job))
+        assert job._process is not None
+        job._process.kill()
+        assert job.finish() == 137
+        assert marked(job) == []
+        assert read_info(job.run_dir)["status"] == "failed"
+
     def test_stop_from_another_thread(self, tmp_path: Path) -> None:
         job = Job(command(tmp_path, "import time; time.sleep(600)"))
         job.start()

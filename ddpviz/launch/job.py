@@ -141,6 +141,10 @@ class Job:
         if self._process is None:  # never started
             self._update(status="interrupted", exit_code=130, **ended)
             return 130
+        if self._process.returncode < 0:  # a launcher that was killed leaves its ranks behind
+            from ddpviz.launch import tree
+
+            tree.end(self._process.pid, self._mark, 5.0)
         launcher_log = outcome.tail(self._main_log)
         verdict = outcome.judge(
             self._process.returncode,

@@ -207,6 +207,24 @@ class TestFaultsOfTheDisk:
         assert windows(reader.read()) == [*range(10), *range(11, 16)]
         assert reader.problems == []
 
+    def test_a_full_disk_gets_no_trail_of_empty_segments(self, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        trace = TraceFile(run / "trace", "j", segment_bytes=100)
+        trace.rows(r.RowKind.CLEAR, clears(0, 10), 10)
+
+        def full(fd: int, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "write", full)
+        for _ in range(5):
+            with pytest.raises(OSError, match="No space left"):
+                trace.rows(r.RowKind.CLEAR, clears(10, 1), 1)
+        monkeypatch.undo()
+        assert [path.name for path in (run / "trace").iterdir()] == ["j.0000.ddpv"]
+        trace.rows(r.RowKind.CLEAR, clears(11, 5), 5)
+        reader = RunReader(run)
+        assert windows(reader.read()) == [*range(10), *range(11, 16)]
+        assert reader.problems == []
+
     def test_where_cutting_back_fails_too_a_new_segment_goes_on(
         self, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -90,6 +91,26 @@ class TestUpdating:
         (run / "run.json").write_text("{")
         update_run(run, status="finished")
         assert json.loads((run / "run.json").read_text())["status"] == "finished"
+
+    def test_a_full_disk_still_takes_the_new_status(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A second file does not fit any more; the first one's own block does."""
+        run = create_run(tmp_path, {"title": "t"})
+        real = os.open
+
+        def no_new_files(path: str, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_CREAT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            return real(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", no_new_files)
+        update_run(run, status="finished", notes=["a line"])
+        assert json.loads((run / "run.json").read_text())["status"] == "finished"
+        with pytest.raises(OSError, match="No space left"):
+            update_run(run, notes=["too much " * 1000])
+        assert json.loads((run / "run.json").read_text())["notes"] == ["a line"]
+        with pytest.raises(RunError, match="No space left"):
+            create_run(tmp_path, {"title": "t"})
+        assert sorted(path.name for path in run.iterdir()) == ["logs", "run.json", "trace"]
 
 
 class TestFinding:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -158,7 +159,7 @@ class Job:
             exit_code=verdict.exit_code,
             ranks=verdict.ranks,
             world_size=verdict.world_size,
-            notes=[*self._notes(), *verdict.notes],
+            notes=[*self._notes(), *verdict.notes, *_full_disk(self.run_dir)],
             **ended,
         )
         return verdict.exit_code
@@ -233,6 +234,15 @@ def _runs_elsewhere(spec: JobSpec) -> bool:
     except (OSError, RunError):
         return False
     return info.get("host") != socket.gethostname() and live_status(info) in ("starting", "running")
+
+
+def _full_disk(run_dir: Path) -> list[str]:
+    """A note if there was no room left for the recording: what is missing cannot say so itself."""
+    try:
+        free = shutil.disk_usage(run_dir).free
+    except OSError:
+        return ["the run folder is gone: nothing more could be recorded"]
+    return ["the disk of the run folder is full: the end of the recording may be missing"] if free < 1 << 16 else []
 
 
 def _readable(word: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from ddpviz.trace.reader import SCHEMA, RunError, check_run, read_info
 from ddpviz.trace.text import clean
 
-ENV = "DDPVIZ_RUN_DIR"
+_ROOM = 4096  # run.json grows by whole blocks, padded with spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +221,30 @@ def _defaults(run_id: str, title: str) -> dict[str, Any]:
 
 
 def _store(run_dir: Path, info: dict[str, Any]) -> None:
-    path = run_dir / f".run.json.{os.getpid()}"
+    """Replace run.json. Where the disk is too full for a second file, write it in place, into the room it has."""
     data = json.dumps(info, ensure_ascii=True, indent=1).encode() + b"\n"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    data += b" " * (-len(data) % _ROOM)
+    new, path = run_dir / f".run.json.{os.getpid()}", run_dir / "run.json"
+    try:
+        _write(new, data, os.O_CREAT | os.O_TRUNC)
+        os.replace(new, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _has_room(path, len(data)):
+            raise
+        _write(path, data, 0)
+
+
+def _has_room(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _write(path: Path, data: bytes, flags: int) -> None:
+    fd = os.open(path, os.O_WRONLY | flags, 0o600)
     try:
         if hasattr(os, "fchmod"):
             os.fchmod(fd, 0o600)
@@ -231,9 +252,3 @@ def _store(run_dir: Path, info: dict[str, Any]) -> None:
             data = data[os.write(fd, data) :]
     finally:
         os.close(fd)
-    try:
-        os.replace(path, run_dir / "run.json")
-    except OSError:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise

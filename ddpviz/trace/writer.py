@@ -83,10 +83,16 @@ class TraceFile:
         if hasattr(os, "fchmod"):
             with contextlib.suppress(OSError):
                 os.fchmod(self._fd, 0o600)  # whatever the umask took away
+        self._size = 0
+        try:
+            self._write(fmt.file_header())
+        except OSError:  # a full disk: leave no trail of empty segments
+            self.close()
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
         self._stem = stem
         self._segment += 1
-        self._size = 0
-        self._write(fmt.file_header())
 
     def _write(self, data: bytes) -> None:
         try:
@@ -98,7 +104,5 @@ class TraceFile:
                 os.ftruncate(self._fd, self._size)
             except OSError:
                 self.close()
-            if self._size == 0:
-                self.close()  # not even a header: start over
             raise
         self._size += len(data)

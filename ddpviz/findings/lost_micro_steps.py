@@ -97,6 +97,8 @@ def _left(tl: Timeline, module: Module, lane: Lane) -> facts.Ints:
     none = np.zeros(0, np.int64)
     if tl.run.status != "finished" or not len(lane.passes) or not len(lane.steps):
         return none
+    if (state := tl.ranks.get(lane.rank)) is None or state.exit is None:
+        return none  # no last word: the end of its recording may be missing (a full disk)
     ends = [int(lane.steps["after"].max())]
     ends += [int(lane.skipped["after"].max())] if len(lane.skipped) else []
     ends += [int(lane.clears["after"].max())] if len(lane.clears) else []

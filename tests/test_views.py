@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import timeline
 from rich.cells import cell_len
 from synth import MISTAKES, RIGHT, big_batches, cluster_of
 
@@ -518,3 +519,24 @@ def test_the_marks_differ_in_their_shape() -> None:
     glyphs = [mark.glyph for mark in M]
     assert len(set(glyphs)) == len(glyphs)
     assert all(cell_len(glyph) == 1 for glyph in glyphs)
+
+
+def test_the_buckets_stand_in_numbers_below_the_waterfall() -> None:
+    tl = timeline("uneven")
+    module = tl.modules[0]
+    text = backward.draw(tl, Cursor(index=0), 140, 40).text()
+    table = text[text.index("bucket     size") :].splitlines()[1:]
+    for number, row in enumerate(table):
+        size = module.layouts[int(module.lanes[0].buckets_of(0)["layout"][0])].bytes[number]
+        assert row.split()[0] == str(number)
+        assert fmt.size(size) in row
+        rows = [bucket for lane in module.lanes.values() for bucket in lane.buckets_of(0)[[number]]]
+        assert f"{fmt.size(size / min(int(b['done']) - int(b['launch']) for b in rows) * 1e9)}/s" in row
+
+
+def test_a_pass_says_which_micro_step_it_met_where_ranks_are_out_of_step() -> None:
+    tl = timeline("uneven")
+    words = {i: backward.draw(tl, Cursor(index=i), 140, 40).text() for i in range(4)}
+    assert "the all-reduce of rank 1 met micro-step 2 of rank 0." in words[3]
+    assert "the all-reduce of rank 0 met micro-step 3 of rank 1." in words[2]
+    assert "Out of step" not in words[0] + words[1]

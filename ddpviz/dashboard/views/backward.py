@@ -21,6 +21,7 @@ from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.chart import ticks
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
+from ddpviz.timeline.pairs import met
 from ddpviz.timeline.timing import arrivals, communication
 from ddpviz.trace.records import BucketFlag, PassFlag
 
@@ -71,6 +72,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
     ran = [lane for rank in module.ranks if (lane := module.lanes.get(rank)) and index < len(lane.passes)]
     wanted = [rank for rank in module.ranks if _wanted(rank, cursor.filter)]
     _draw_head(canvas, tl, module, index, ran)
+    _draw_meeting(canvas, module, index, ran)
     if not wanted:
         canvas.line((f" No rank matches {cursor.filter!r}.", "dim"))
         return canvas
@@ -88,6 +90,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
             _draw_rank(canvas, lane, index, scale, names)
     canvas.line("")
     _draw_summary(canvas, module, index, ran)
+    _draw_table(canvas, module, index, ran, scale.zero if scale is not None else 0)
     return canvas
 
 
@@ -146,6 +149,16 @@ def _draw_head(canvas: Canvas, tl: Timeline, module: Module, index: int, lanes: 
         canvas.wrap(
             f"Only part was averaged: {fmt.plural(missing, 'parameter')} outside every all-reduce.", "partial", indent=1
         )
+
+
+def _draw_meeting(canvas: Canvas, module: Module, index: int, lanes: list[Lane]) -> None:
+    """Ranks that are out of step average this pass with other micro-steps: say with which."""
+    for lane in lanes:
+        others = {rank: other for rank, other in met(module, lane.rank, index).items() if other not in (None, index)}
+        if others:
+            words = ", ".join(f"micro-step {other} of rank {rank}" for rank, other in list(others.items())[:4])
+            canvas.wrap(f"Out of step: the all-reduce of rank {lane.rank} met {words}.", "wrong", indent=1)
+            return
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -315,6 +328,49 @@ def _draw_summary(canvas: Canvas, module: Module, index: int, lanes: list[Lane])
         passes = fmt.plural(of, "all-reduced pass", "all-reduced passes")
         said = f" arrived last in {count} of {passes}, by {fmt.duration(gap)} (median)"
         canvas.line((f" rank {rank}", f"rank:{rank} bold"), said)
+
+
+def _draw_table(canvas: Canvas, module: Module, index: int, lanes: list[Lane], zero: int) -> None:
+    """The buckets in numbers, over the ranks; as many columns as fit."""
+    rows: list[tuple[str, ...]] = [
+        ("bucket", "size", "tensors", "last ready", "all-reduce", "fastest rate", "norm before", "after", "layers")
+    ]
+    found: dict[tuple[int, int], list[np.void]] = {}
+    for lane in lanes:
+        for bucket in lane.buckets_of(index):
+            found.setdefault((int(bucket["layout"]), int(bucket["index"])), []).append(bucket)
+    for (layout, number), buckets in sorted(found.items()):
+        if layout >= len(module.layouts) or number >= len(module.layouts[layout].buckets):
+            continue
+        size = module.layouts[layout].bytes[number]
+        took = [int(b["done"]) - int(b["launch"]) for b in buckets if b["launch"] and b["done"]]
+        before = [float(b["local_norm"]) for b in buckets if b["flags"] & int(BucketFlag.HAS_LOCAL_NORM)]
+        after = {fmt.norm(float(b["norm"])) for b in buckets if took and b["flags"] & int(BucketFlag.HAS_NORM)}
+        rows.append(
+            (
+                str(number),
+                fmt.size(size),
+                str(len(module.layouts[layout].buckets[number])),
+                fmt.duration(max(int(b["ready"]) for b in buckets) - zero),
+                _between([fmt.duration(t) for t in sorted(took)]) or "none",
+                f"{fmt.size(size / min(took) * 1e9)}/s" if took and min(took) > 0 else "",
+                _between([fmt.norm(n) for n in sorted(before)]) or M.UNSAMPLED.glyph,
+                " ≠ ".join(sorted(after)) or M.UNSAMPLED.glyph,
+                layers_of(module, layout, number),
+            )
+        )
+    if len(rows) == 1:
+        return
+    while len(rows[0]) > 3 and max(map(len, fmt.columns(rows))) > canvas.width - 2:
+        rows = [row[:-1] for row in rows]
+    canvas.line("")
+    for number, line in enumerate(fmt.columns(rows, right=range(len(rows[0]) - (len(rows[0]) == 9)))):
+        canvas.line((f" {fmt.shorten(line, canvas.width - 2)}", "" if number else "dim"))
+
+
+def _between(words: list[str]) -> str:
+    """The first and the last of them, or the one that they are."""
+    return "" if not words else words[0] if words[0] == words[-1] else f"{words[0]} to {words[-1]}"
 
 
 class BackwardView(Drawing):

@@ -145,9 +145,6 @@ def _match(session: Session, group: GroupWatch, tensor: Tensor, coll: Collective
                 return
             continue
         bucket = watched.bucket_sent(tensor.numel())
-        if bucket < 0 and not watched.rebuilt:
-            watched.look_for_rebuild()
-            bucket = watched.bucket_sent(tensor.numel())
         if bucket >= 0:
             coll.bucket, coll.module = bucket, watched.id
             watched.read_bucket(bucket)

@@ -531,6 +531,15 @@ class TestOutcome:
         assert outcome.judge(-6, words={0: self.FINE}).status == "finished"
         assert outcome.judge(-6, words={}).status == "failed"
 
+    def test_a_rank_that_raised_and_was_then_ended_by_the_launcher_raised(self) -> None:
+        raised = Exit(at=1, code=1, reason="exception", error="ValueError: x")
+        verdict = outcome.judge(1, failures={0: 1, 1: -15, 2: -15}, words={0: raised, 1: raised, 2: None}, world_size=3)
+        assert [(end["exit_code"], end["signal"], end["ended_by"]) for end in verdict.ranks] == [
+            (1, None, None),
+            (1, None, None),
+            (None, 15, "launcher"),
+        ]
+
     def test_a_rank_that_only_the_trace_knows(self) -> None:
         verdict = outcome.judge(1, words={0: Exit(at=1, code=143, reason="signal"), 2: self.FINE})
         assert [(end["exit_code"], end["signal"]) for end in verdict.ranks] == [(None, 15), (None, None), (0, None)]

@@ -90,6 +90,8 @@ def judge(
     failures, words = failures or {}, words or {}
     world = world_size if world_size is not None else max(words, default=-1) + 1 or None
     others_failed = any(end != _ENDED for end in failures.values())
+    # A rank that had failed by itself and was ended in its last moments failed by itself.
+    failures = {rank: end for rank, end in failures.items() if end != _ENDED or not _raised(words.get(rank))}
     ranks = [
         {
             "rank": rank,
@@ -135,6 +137,10 @@ def _end(failure: int | None, word: Exit | None, all_well: bool) -> dict[str, An
 
 def _done(word: Exit | None) -> bool:
     return word is not None and word.reason == "finished" and not word.code
+
+
+def _raised(word: Exit | None) -> bool:
+    return word is not None and word.reason == "exception"
 
 
 def _abort_note(ranks: Iterable[int]) -> str:

@@ -148,7 +148,7 @@ class Rank:
                 torch="2.14.1",
                 ddpviz="0.1.0",
                 observed_by="collectives",
-                wall_ns=WALL + (self.now - MONOTONIC - self.offset),
+                wall_ns=WALL + (self.now - MONOTONIC - self.offset) + c.wall_skew.get(self.host, 0),
                 monotonic_ns=self.now,
                 budget=None,
             ),
@@ -497,6 +497,7 @@ class Cluster:
         seed: int = 0,
         noise: float = 0.5,
         hosts: Sequence[str] | None = None,
+        wall_skew: dict[str, int] | None = None,
         layers: bool = True,
         sampled: Callable[[int], bool] = lambda index: True,
         attempt: int = 0,
@@ -511,6 +512,7 @@ class Cluster:
             sampled,
         )
         self.attempt, self.title, self.hung = attempt, title, False
+        self.wall_skew = wall_skew or {}  # ns by which a host's wall clock is fast
         self.groups: list[tuple[int, ...]] = [tuple(range(ranks))]
         for net in nets:
             if net.ranks is not None and net.ranks not in self.groups:

@@ -33,13 +33,18 @@ def decode(kind: r.RowKind, payload: bytes, shift: int) -> Rows:
     """A block as an array of its own, times shifted. A torn last row is left out."""
     dtype = DTYPES[kind]
     rows: Rows = np.frombuffer(payload, dtype, count=len(payload) // dtype.itemsize).copy()
+    shift_rows(kind, rows, shift)
+    return rows
+
+
+def shift_rows(kind: r.RowKind, rows: Rows, by: int) -> None:
+    """Moves the times of rows of this kind, in place; 0 where it means "not measured" stays."""
     always, unless_zero = TIMES[kind]
     for name in always:
-        rows[name] += shift
+        rows[name] += by
     for name in unless_zero:
         column = rows[name]
-        column[column != 0] += shift
-    return rows
+        column[column != 0] += by
 
 
 class Column:

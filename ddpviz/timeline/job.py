@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
+from ddpviz.timeline import align
 from ddpviz.timeline import modules as m
-from ddpviz.timeline.columns import Column, decode
+from ddpviz.timeline.columns import Column, decode, shift_rows
+from ddpviz.timeline.lanes import LaneFold
 from ddpviz.timeline.model import GroupState, Layout, Param, RankState, Rows, Site, Timeline
 from ddpviz.timeline.steps import StepTable
 from ddpviz.trace import records as r
@@ -24,7 +26,6 @@ _COLLECTIVE = r.RowKind.COLLECTIVE
 _IN_PASS = int(r.CollectiveFlag.IN_PASS)
 _ASYNC = int(r.CollectiveFlag.ASYNC)
 _GRADIENTS = int(r.CollectiveFlag.GRADIENTS)
-_GLOBAL_TIMES = ("at", "since")
 _Known = TypeVar("_Known")
 
 
@@ -61,6 +62,8 @@ class JobFold:
         self._flagged: dict[tuple[int, int], Column] = {}  # (rank, group key) -> counts that carried gradients
         self._collectives: dict[tuple[int, int], Column] = {}
         self._touched_groups: set[tuple[int, int]] = set()
+        self._hosts: dict[str, list[Source]] = {}
+        self._corrections: dict[str, int] = {}  # what alignment has added to a host's times
 
     @property
     def passes(self) -> int:
@@ -77,13 +80,8 @@ class JobFold:
         if rank is None:
             return
         state = self.timeline.ranks.setdefault(rank, RankState(rank))
-        changes: dict[str, Any] = {}
-        for name in _GLOBAL_TIMES:
-            if hasattr(record, name):
-                changes[name] = getattr(record, name) + source.shift
-        if changes:
-            record = msgspec.structs.replace(record, **changes)
-            self._heard(state, changes.get("at", 0))
+        record = align.later(record, source.shift)
+        self._heard(state, getattr(record, "at", 0))
         take = _TAKE.get(type(record))
         if take is not None:
             take(self, source, state, record)
@@ -95,8 +93,12 @@ class JobFold:
     def _process(self, source: Source, state: RankState, record: r.Process) -> None:
         state.host, state.pid, state.attempt = record.host, record.pid, record.attempt
         state.debug = record.distributed_debug
+        if source in self._hosts.get(record.host, ()):
+            return  # said again
+        source.shift += self._corrections.get(record.host, 0)
         state.started_ns = record.monotonic_ns + source.shift
         self._heard(state, state.started_ns)
+        self._hosts.setdefault(record.host, []).append(source)
         run = self.timeline.run
         run.torch, run.ddpviz, run.observed_by = record.torch, record.ddpviz, record.observed_by
         run.redirected, run.budget = run.redirected or record.redirected, record.budget
@@ -307,6 +309,8 @@ class JobFold:
     def judge(self) -> None:
         """Brings every verdict up to date with what was taken in since the last call."""
         tl = self.timeline
+        if len(self._hosts) > len(self._corrections) + 1:
+            self._align()
         for rank, key in self._touched_groups:
             tl.groups[key].collectives[rank] = self._collectives[rank, key].view
         self._touched_groups.clear()
@@ -316,6 +320,38 @@ class JobFold:
             self._steps.update(fold.module, fold.lanes)
             self._skipped.update(fold.module, fold.lanes)
             fold.settled()
+
+    def _align(self) -> None:
+        """Sets other hosts' clocks by the all-reduces shared with the first rank's host, once there are enough."""
+        host_of = {source.rank: host for host, sources in self._hosts.items() for source in sources}
+        reference = host_of[min(rank for rank in host_of if rank is not None)]
+        for fold in self._modules:
+            lanes: dict[str, LaneFold] = {}  # of each host's first rank
+            for rank in sorted(fold.lanes):
+                lanes.setdefault(host_of[rank], fold.lanes[rank])
+            if (mine := lanes.pop(reference, None)) is None:
+                continue
+            for host in lanes.keys() - self._corrections.keys():
+                by = align.offset(mine.buckets.view, lanes[host].buckets.view)
+                if by is not None:
+                    self._corrections[host] = by
+                    self._shift(host, by)
+
+    def _shift(self, host: str, by: int) -> None:
+        tl = self.timeline
+        for source in self._hosts[host]:
+            source.shift += by
+            rank = source.rank or 0
+            align.shift_state(tl.ranks[rank], by)
+            if rank in tl.unmanaged:
+                tl.unmanaged[rank] = [align.later(record, by) for record in tl.unmanaged[rank]]
+            for fold in self._modules:
+                if rank in fold.lanes:
+                    fold.lanes[rank].shift(by)
+            for (of, _), column in self._collectives.items():
+                if of == rank:
+                    shift_rows(_COLLECTIVE, column.view, by)
+        tl.now_ns = max(state.last_ns for state in tl.ranks.values())
 
 
 _TAKE: dict[type[r.Record], Callable[[JobFold, Source, RankState, Any], None]] = {

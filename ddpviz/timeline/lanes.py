@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 import numpy as np
 
 from ddpviz.timeline import verdicts
-from ddpviz.timeline.columns import DTYPES, Column
+from ddpviz.timeline.align import later
+from ddpviz.timeline.columns import DTYPES, Column, shift_rows
 from ddpviz.timeline.model import Lane, Rows
 from ddpviz.trace import records as r
 
@@ -135,6 +136,18 @@ class LaneFold:
         if len(failed):
             np.add.at(self.failed.view, failed, 1)
             self.dirty_passes.add(int(failed.min()), int(failed.max()) + 1)
+
+    def shift(self, by: int) -> None:
+        """Moves all times: the host's clock is known better now."""
+        kinds = (_PASS, self.passes), (_BUCKET, self.buckets), (_STEP, self.steps), (_STEP, self.skipped)
+        for kind, column in (*kinds, (_CLEAR, self.clears)):
+            shift_rows(kind, column.view, by)
+        for records in (self.lane.clips, self.lane.replicas, self.lane.unanswered):
+            records[:] = [later(record, by) for record in records]
+        self.lane.buffers = later(self.lane.buffers, by) if self.lane.buffers is not None else None
+        self._rows_from = 0
+        if self.skipped.size:
+            self.dirty_skipped.add(0, int(self.skipped.view["index"][-1]) + 1)
 
     def judge(self) -> None:
         """This rank's own verdicts, of what is new or changed."""

@@ -66,7 +66,10 @@ class _Scale:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             step = max(1, (last - first) // 5)
             return [10.0**p for p in range(first, last + 1, step) if self.low <= 10.0**p <= self.high]
-        return [self.high * k / 4 for k in range(5)]
+        rough = self.high / 4
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(unit * k for k in (1, 2, 2.5, 5, 10) if unit * k >= rough)
+        return [step * k for k in range(1 + int(self.high / step + 1e-9))]
 
 
 def _series(lane: m.Lane, field: str, flag: r.PassFlag) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

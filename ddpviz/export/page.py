@@ -168,8 +168,11 @@ def _steps(tl: m.Timeline) -> Iterator[str]:
     rows = rest or wrong[:STEPS]
     yield "<h2>Optimizer steps</h2>"
     if not rest:
-        yield f'<p class="dim">{len(wrong):,} of {len(tl.steps):,} are not on averaged gradients with equal replicas'
-        yield f"{f'; the first {STEPS} of them' if len(wrong) > STEPS else ''}.</p>"
+        some = f"; here are the first {STEPS} of them" if len(wrong) > STEPS else ""
+        told = (
+            f"{len(wrong):,} of {len(tl.steps):,} did not use averaged gradients or left the replicas different{some}"
+        )
+        yield f'<p class="dim">{told if wrong else f"all {len(tl.steps):,} used averaged gradients"}.</p>'
     if not rows:
         return
     yield "<details><summary>table</summary><table>"

@@ -67,7 +67,7 @@ def run_part(tl: m.Timeline) -> Json:
         "backend_reason": run.backend_reason,
         "torch": run.torch,
         "ddpviz": run.ddpviz,
-        "status": run.status,
+        "status": "running" if run.status == "starting" else run.status,
         "exit_code": run.exit_code,
         "observed_by": run.observed_by,
         "sampling": sampling(tl),

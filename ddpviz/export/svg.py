@@ -107,7 +107,7 @@ def module_timeline(tl: m.Timeline, module: m.Module) -> tuple[str, int, int]:
     pitch = min(20.0, 1080 / max(bins, 1))
     size = pitch - min(_GAP, pitch / 4)
     name = escape(clean(words.module_name(tl, module)))
-    each = f", one cell = {count / bins:.0f} passes" if count > bins else ""
+    each = f", one cell = about {count / bins:.0f} passes" if count > bins else ""
     told = f'<tspan class="dim" dx="12">{words.plural(count, "micro-step")}{each}</tspan>'
     parts = [f'<text x="10" y="18">{name}{told}</text>']
     rows = grouped(module)

@@ -232,7 +232,7 @@ def _numbers(
     if local:
         job.local_order = list(local)
         job.local = measure.reading(list(local.values()))
-        if local_sums:
+        if len(local_sums) == len(local):  # fewer where sums were wanted only from the middle of this pass on
             job.local_sums = measure.reading([local_sums[i] for i in job.local_order])
     if job.launches:
         grads = [(i, p.grad) for i, p in watched.current() if p.grad is not None]

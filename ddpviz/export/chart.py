@@ -68,7 +68,7 @@ class _Scale:
             return [10.0**p for p in range(first, last + 1, step) if self.low <= 10.0**p <= self.high]
         rough = self.high / 4
         unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(unit * k for k in (1, 2, 2.5, 5, 10) if unit * k >= rough)
+        step = next(unit * k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * k >= rough)
         return [step * k for k in range(1 + int(self.high / step + 1e-9))]
 
 

@@ -68,8 +68,8 @@ class _Scale:
             return [10.0**p for p in range(first, last + 1, step) if self.low <= 10.0**p <= self.high]
         rough = self.high / 4
         unit = 10.0 ** math.floor(math.log10(rough))
-        step = next(unit * k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * k >= rough)
-        return [step * k for k in range(1 + int(self.high / step + 1e-9))]
+        pace = next(unit * k for k in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * k >= rough)
+        return [pace * k for k in range(1 + int(self.high / pace + 1e-9))]
 
 
 def _series(lane: m.Lane, field: str, flag: r.PassFlag) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:

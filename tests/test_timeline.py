@@ -14,6 +14,7 @@ from simcluster import Cluster, Net, Rank, Steps
 from ddpviz.timeline import verdicts
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Gradients, Replicas, Sync, Timeline
+from ddpviz.timeline.steps import StepTable
 from ddpviz.trace import records as r
 from ddpviz.trace.reader import Batch, RunReader
 
@@ -250,6 +251,33 @@ def test_one_optimizer_over_two_modules() -> None:
     assert [len(s.parts) for s in tl.steps] == [2]
     assert tl.steps[0].gradients is Gradients.MIXED
     assert tl.steps[0].replicas is Replicas.DIVERGED
+
+
+def test_a_module_that_took_no_step_beside_one_that_did() -> None:
+    def train(me: Rank) -> Steps:
+        for _ in range(3):
+            yield from me.backward(True, 0)
+            yield from me.backward(True, 1)
+            me.step(1)
+
+    tl = Cluster(2, [Net(), Net()]).run(train).timeline()
+    assert [[p.module for p in s.parts] for s in tl.steps] == [[1], [1], [1]]
+    table = tl.steps
+    assert isinstance(table, StepTable)
+    idle, busy = table.of(0), table.of(1)
+    assert busy is not None
+    assert busy.there.tolist() == [True] * 3
+    assert idle is None or not idle.there.any()
+
+
+def test_steps_are_a_sequence() -> None:
+    steps = synth.cluster_of(None, windows=5).timeline().steps
+    assert [s.index for s in steps[1:4]] == [1, 2, 3]
+    assert steps[-1].index == 4
+    assert len(list(steps)) == len(steps) == 5
+    assert steps[2] in steps
+    with pytest.raises(IndexError):
+        steps[5]
 
 
 def test_a_module_on_a_sub_group_is_judged_within_it() -> None:

@@ -44,7 +44,7 @@ def shift_rows(kind: r.RowKind, rows: Rows, by: int) -> None:
         rows[name] += by
     for name in unless_zero:
         column = rows[name]
-        column[column != 0] += by
+        np.add(column, by, out=column, where=column != 0)
 
 
 class Column:
@@ -85,10 +85,11 @@ class Column:
         """Appends and keeps the order of `keys`, in which most rows arrive; returns the first position that changed."""
         start = self.size
         self.extend(rows)
-        lead = self.view[keys[0]]
-        tail = lead[max(0, start - 1) :]
-        if np.all(tail[1:] > tail[:-1]):
+        tail = self.view[max(0, start - 1) :]
+        order = tail[keys[0]] if len(keys) == 1 else tail[keys[0]].astype(np.uint64) << np.uint64(32) | tail[keys[1]]
+        if (order[1:] > order[:-1]).all():
             return start
+        lead = self.view[keys[0]]
         # bisect, not searchsorted: that one copies a whole column of a structured array
         start = bisect_left(lead, lead[start:].min(), 0, start)
         part = self.view[start:]

@@ -265,17 +265,18 @@ class JobFold:
         fold.lane(state.rank, self._flagged_of(state.rank, fold.group)).add(kind, rows)
         issued = state.collectives.get(fold.group, 0)
         if kind is _PASS:
-            issued = max(issued, int((rows["collective"].astype(np.int64) + rows["collectives"]).max()))
-            self._moved(state, int(rows["end"].max()))
+            # rows of a rank are in the order of time: the last one has the newest of each
+            issued = max(issued, int(rows["collective"][-1]) + int(rows["collectives"][-1]))
+            self._moved(state, int(rows["end"][-1]))
         elif kind is _BUCKET:
-            counts = rows["count"][rows["count"] != r.NO_INDEX]
-            issued = max(issued, int(counts.max()) + 1 if len(counts) else 0)
-            self._heard(state, int(max(rows["done"].max(), rows["ready"].max())))
+            top = int((rows["count"] + np.uint32(1)).max())  # NO_INDEX wraps to 0
+            issued = max(issued, top)
+            self._heard(state, max(int(rows["done"][-1]), int(rows["ready"][-1])))
         elif kind is _STEP:
-            issued = max(issued, int(rows["collective"].max()))
-            self._moved(state, int(rows["end"].max()))
+            issued = max(issued, int(rows["collective"][-1]))
+            self._moved(state, int(rows["end"][-1]))
         elif kind is _CLEAR:
-            self._moved(state, int(rows["at"].max()))
+            self._moved(state, int(rows["at"][-1]))
         state.collectives[fold.group] = issued
 
     def _collective(self, state: RankState, key: int, rows: Rows) -> None:

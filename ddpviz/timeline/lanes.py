@@ -124,16 +124,18 @@ class LaneFold:
             return
         self.counts.grow(top)
         self.failed.grow(top)
-        issued = rows[rows["count"] != r.NO_INDEX]
+        sent = rows["count"] != r.NO_INDEX
+        issued = rows if sent.all() else rows[sent]
         if len(issued):
             passes = issued["pass"]
-            starts = np.flatnonzero(np.concatenate([[True], passes[1:] != passes[:-1]]))
+            starts = np.concatenate([[0], np.flatnonzero(passes[1:] != passes[:-1]) + 1])
             first = np.minimum.reduceat(issued["count"], starts)
             view = self.counts.view
             view[passes[starts]] = np.minimum(view[passes[starts]], first)
             self.dirty_passes.add(int(passes.min()), int(passes.max()) + 1)
-        failed = rows["pass"][rows["flags"] & _FAILED != 0]
-        if len(failed):
+        lost = rows["flags"] & _FAILED != 0
+        if lost.any():
+            failed = rows["pass"][lost]
             np.add.at(self.failed.view, failed, 1)
             self.dirty_passes.add(int(failed.min()), int(failed.max()) + 1)
 

@@ -97,10 +97,13 @@ def gradients_of(steps: Rows, passes: Rows, sync: U8, averaged: npt.NDArray[np.u
     at = np.minimum(np.maximum(after, 0), max(size - 1, 0))
     if size:
         last = sync[at]
+        inside = (after >= 0) & (passes["window"][at] == steps["window"])
+        if (inside & (last == _SYNCED) & (after < size) & (steps["unmanaged"] == 0)).all():
+            none = steps["flags"] & _NO_GRADS != 0  # a right job: the rest is for the others
+            return np.where(none, _G_NONE, _G_SYNCED).astype(np.uint8)
         # only the passes from the first step's window on: a search copies the column that it searches
         start = bisect_left(passes["window"], steps["window"].min())
         window = passes["window"][start : int(at.max()) + 1]
-        inside = (after >= 0) & (passes["window"][at] == steps["window"])
         first = start + np.searchsorted(window, steps["window"], "left")
         earlier = averaged[at] > averaged[np.minimum(first, at)]
     else:

@@ -144,7 +144,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands.demo,
         "watch one of the demos that come with ddpviz, live",
         _DEMO,
-        "[NAME] [--list] [-n N] [--backend auto|nccl|gloo] [--run-dir DIR] [--no-ui] [-- ARGS...]",
+        "[NAME] [--list] [-n N] [--backend auto|nccl|gloo] [--run-dir DIR] [--no-ui] [--no-motion] [-- ARGS...]",
         _RUN_CODES,
     )
     demo.add_argument("name", nargs="?", metavar="NAME", help="the demo; what follows -- goes to its script")
@@ -248,6 +248,7 @@ def _where(parser: Parser, *, screen: bool = True) -> None:
     parser.option("--run-dir", type=Path, metavar="DIR", help="the run's folder, new or empty (default: a new one)")
     if screen:
         parser.option("--no-ui", action="store_true", help="plain lines instead of the dashboard")
+        parser.option("--no-motion", action="store_true", help="no animation in the dashboard")
 
 
 def _integer(text: str) -> int:

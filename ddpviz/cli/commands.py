@@ -38,7 +38,7 @@ def demo(options: argparse.Namespace) -> int:
     choices = [
         Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path), demo.path) for demo in demo_scripts()
     ]
-    return run_app(None, None, demos=choices)
+    return run_app(None, None, demos=choices, motion=not options.no_motion)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -175,7 +175,7 @@ def _show(job: Job, options: argparse.Namespace) -> int:
     if _on_screen(options):
         from ddpviz.dashboard import run_app
 
-        return run_app(job.run_dir, job)
+        return run_app(job.run_dir, job, motion=not options.no_motion)
     from ddpviz.headless import run_plain
 
     return run_plain(job)

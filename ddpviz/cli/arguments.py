@@ -144,7 +144,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands.demo,
         "watch one of the demos that come with ddpviz, live",
         _DEMO,
-        "[NAME] [--list] [-n N] [--backend auto|nccl|gloo] [--run-dir DIR] [--no-ui] [--no-motion] [-- ARGS...]",
+        "[NAME] [--list] [OPTIONS] [-- ARGS...]",
         _RUN_CODES,
     )
     demo.add_argument("name", nargs="?", metavar="NAME", help="the demo; what follows -- goes to its script")

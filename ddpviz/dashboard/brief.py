@@ -48,7 +48,7 @@ def _finding_lines(text: Text, finding: Finding, ink: dict[str, Style], *, advic
     if finding.file:
         text.append(f"  {finding.file.rsplit('/', 1)[-1]}:{finding.line}", ink["strong"])
         if finding.code:
-            text.append(f"  {finding.code}", ink["dim"])
+            text.append(f"  {finding.code.split('  #')[0]}", ink["dim"])
     if finding.count > 1:
         text.append(f"  ×{finding.count}", ink["dim"])
     text.append(f"\n{finding.message}\n", ink["text"])
@@ -120,7 +120,8 @@ def story_text(
         return "This run cannot be followed", "wrong", text
     present = cursor.live or (module := module_of(tl, cursor)) is None or cursor.index >= module.passes - 1
     if present and here.state is State.WAITING:
-        cause = next((f for f in by_weight(snap.findings) if f.severity is Severity.ERROR), None)
+        errors_found = [f for f in by_weight(snap.findings) if f.severity is Severity.ERROR]
+        cause = errors_found[0] if errors_found and with_findings else None  # else the panel beside it tells
         for number, (line, role) in enumerate(hang_lines(tl, here, snap.now)):
             told = cause.message if cause is not None and number == 0 else line
             text.append(told + "\n", ink[role])
@@ -129,30 +130,38 @@ def story_text(
         return f"{M.WAITING.glyph} Waiting", "waiting", text
     if present and here.state is State.FAILED and not cursor.playing:
         failure = failed_text(tl, ink)
-        for finding in by_weight(snap.findings)[:1]:
+        for finding in by_weight(snap.findings)[: 1 if with_findings else 0]:
             failure.append(f"{finding.message}\n", ink["text"])
             failure.append(f"→ {finding.advice}\n", ink["local"])
         if failure.plain:
             failure.append("6 shows each rank's whole output", ink["dim"])
             return f"{M.WRONG_STEP.glyph} Failed", "wrong", failure
-    text.append(narrate(tl, cursor, now), ink["text"])
-    role = ""
-    found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO])
-    if with_findings and found:
-        text.append("\n")
+    sentence = narrate(tl, cursor, now)
+    found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO]) if with_findings else []
+    if not found:
+        text.append(sentence, ink["text"])
+        return "What just happened", "", text
+    errors = found[0].severity is Severity.ERROR
+    title = title_of_findings(snap.findings)
+    said = Text(sentence + "\n", ink["text"])
+    if not present or not errors:  # one who looks at the past wants to hear of it first
+        text.append_text(said)
+        _tell(text, found, ink, lines, width)
+        return (title if errors else f"What just happened · {title}"), "wrong" if errors else "", text
+    _tell(text, found[:1], ink, lines, width)
+    if lines - _height(text, width) >= _height(said, width):
+        text.append_text(Text("\n") + said)
+    return title, "wrong", text
+
+
+def _tell(text: Text, found: list[Finding], ink: dict[str, Style], lines: int, width: int) -> None:
+    """Append findings while there is room for them."""
+    for finding in found:
         room = lines - _height(text, width)
-        for number, finding in enumerate(found):
-            before = len(text)
-            _finding_lines(text, finding, ink, advice=room >= 3)
-            room -= _height(text[before:], width)
-            if room < 2 or number + 1 == len(found):
-                break
-        text.rstrip()
-        errors = [f for f in found if f.severity is Severity.ERROR]
-        if errors:
-            return title_of_findings(snap.findings), "wrong", text
-        return f"What just happened · {title_of_findings(snap.findings)}", "", text
-    return "What just happened", role, text
+        if room < 2:
+            break
+        _finding_lines(text, finding, ink, advice=room >= 3)
+    text.rstrip()
 
 
 def failed_text(tl: Timeline, ink: dict[str, Style]) -> Text:

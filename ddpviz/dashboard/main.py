@@ -76,7 +76,7 @@ class Main(Screen[None]):
         self._clock = monotonic()
         self._views: dict[str, Widget] = {}
         self._been: list[tuple[str, Cursor]] = []  # where Esc goes back to
-        self._opening = True  # a recording is being read, and nobody has moved yet
+        self._shown_end = False  # the run is over, and that has been shown
 
     @property
     def dashboard(self) -> Dashboard:
@@ -94,7 +94,6 @@ class Main(Screen[None]):
 
     def on_mount(self) -> None:
         self.set_interval(FRAME, self._tick)
-        self._tick()
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
@@ -114,11 +113,13 @@ class Main(Screen[None]):
         if snap is None:
             return
         if snap is not self._snap:
-            if not snap.running and snap.complete and self._opening:
-                self.cursor = replace(self.cursor, live=False, index=1 << 40, time=0)  # a recording opens at its end
-            self._opening = self._opening and not snap.complete and not snap.running
             self._snap = snap
             self.cursor = play.settle(snap.tl, self.cursor, motion=self.motion)
+            if not snap.running and snap.complete and not self._shown_end:
+                self._shown_end = True
+                if self.cursor.live:  # nobody has moved away from the end
+                    with self.feed.lock:
+                        self.cursor = play.closing(snap.tl, self.cursor)
         self.cursor = play.advance(snap.tl, self.cursor, min(passed, 0.25), running=snap.running)
         self._draw()
 
@@ -169,7 +170,6 @@ class Main(Screen[None]):
     # -- where one looks ------------------------------------------------------------------------------------------
 
     def _move(self, cursor: Cursor | None) -> None:
-        self._opening = False
         if cursor is not None and cursor != self.cursor:
             self.cursor = cursor
             self._draw()

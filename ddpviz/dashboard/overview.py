@@ -47,8 +47,8 @@ def plan(width: int, height: int, ranks: int, trouble: bool = False) -> Plan:
     most = max(height * 2 // 5, 3)
     ranks = max(ranks, 1) if ranks <= most else max(most // 2, 3)  # more ranks than lines share rows by what they do
     story = 8 if trouble else 6 if wide else 5
-    if wide and trouble and height >= 34:
-        story = 9
+    if wide and trouble and height >= 32:
+        story = 10
     if height >= 48:
         story = 12 if trouble else 8
     left = height - story

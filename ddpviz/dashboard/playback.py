@@ -101,6 +101,16 @@ def rest(module: Module, index: int) -> int:
     return last_moment(module) if made is None else made.rest
 
 
+def closing(tl: Timeline, cursor: Cursor) -> Cursor:
+    """What a run that is over shows first: its last pass, and if a wrong step followed, the moment of that step."""
+    cursor = goto(tl, cursor, 1 << 40)
+    module = module_of(tl, cursor)
+    made = gather(module, cursor.index) if module is not None else None
+    if made is not None and made.wrong.any():
+        return replace(cursor, time=max(made.rest + 1, int(made.stepped.max())))
+    return cursor
+
+
 def goto(tl: Timeline, cursor: Cursor, index: int, *, module: int | None = None, rank: int | None = None) -> Cursor:
     """Stand still on a pass, in the past."""
     cursor = replace(cursor, module=cursor.module if module is None else module, live=False, playing=False)

@@ -1,7 +1,7 @@
 """The rows of a trace: what happens for every micro-step, as fixed-width columns, packed little-endian.
 
 `struct` packs one, `numpy.dtype` reads a block of them at once. All times are nanoseconds of the writing host's
-monotonic clock. Imported through `records`, which re-exports everything here. FORMAT.md beside this file writes the bytes down.
+monotonic clock. Imported through `records`, which re-exports everything here. FORMAT.md has the bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Passes of every pattern, and what an independent oracle saw of each: gradients compared over a group of its own.
 
-Prints one JSON line a rank with, for each backward: whether gradients are equal on all ranks bit for bit afterwards, and
-the float64 norms before and after; for each step: whether parameters are equal. The oracle's group is made with
+Prints one JSON line a rank with, for each backward: whether gradients are equal on all ranks bit for bit afterwards,
+and the float64 norms before and after; for each step: whether parameters are equal. The oracle's group is made with
 `new_group` and used outside backward passes only, so that it takes no part in what the script itself does.
 """
 

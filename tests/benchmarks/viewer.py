@@ -50,9 +50,7 @@ def opening(base: Path, ranks: int, passes: int) -> None:
     found = find(fold.timeline)
     judged = time.process_time() - cpu
     print(f"open {ranks} x {passes:,} rank-passes, {size / 1e6:.0f} MB of trace, {len(fold.timeline.steps):,} steps")
-    print(
-        f"  read and folded in {folded:.2f} s of CPU ({seen:.2f} s), with all findings {judged:.2f} s: {len(found)} found"
-    )
+    print(f"  read and folded in {folded:.2f} s of CPU ({seen:.2f} s); with all findings ({len(found)}) {judged:.2f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     print(f"  memory: {memory_mb() - before} MB for the timeline, {peak} MB at the peak of the whole process")
 

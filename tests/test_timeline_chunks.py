@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import synth
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline

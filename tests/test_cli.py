@@ -20,7 +20,7 @@ from ddpviz.trace import records as r
 from ddpviz.trace.rundir import create_run, find_run, list_runs
 from ddpviz.trace.writer import TraceFile
 
-COMMANDS = ("demo", "run", "check", "watch", "list", "export", "compare", "cat")
+COMMANDS = ("demo", "run", "check", "watch", "list", "export", "compare", "cat", "serve")
 
 
 @pytest.fixture(autouse=True)
@@ -161,6 +161,9 @@ class TestMisuse:
             ("demo -n 0 accumulate", "-n 0"),
             ("export", "the following arguments are required"),
             ("export x --to xml", "invalid choice: 'xml'"),
+            ("serve run", "it serves demo or watch, not run"),
+            ("serve demo", "name one of the demos"),
+            ("serve watch -", "a run, not a stream"),
             ("watch a b", "unrecognized arguments: b"),
             ("compare a", "the following arguments are required"),
         ],

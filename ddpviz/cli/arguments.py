@@ -59,6 +59,12 @@ Write a run to stdout as one stream, its logs included. ssh is the access contro
 
   ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
 
+_SERVE = """\
+Serve the dashboard to browsers, for a projector or a class: every tab is a viewer of one run, and sees it live. `serve
+watch RUN` serves a run (the latest if none is named), `serve demo NAME` starts a demo once and serves it. On this
+machine alone unless --host says otherwise: then anybody who reaches the address sees the run. Needs the extra: pip
+install 'ddpviz[serve]'."""
+
 _RUN_CODES = "exit code: the job's own; 130 after Ctrl-C or quitting; 2 if it cannot be started as asked"
 _CHECK_CODES = """\
 exit codes, the first that applies:
@@ -108,10 +114,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if arguments[0] == "demo" and "--" in own:
         at = own.index("--")
         own, job = own[:at], own[at + 1 :]
-    elif arguments[0] in ("run", "check"):
+    elif arguments[0] in ("run", "check", "serve"):
         own, job = _split(own, verb.takes_value)
     options = verb.parse_args(own)
     options.job = job
+    if arguments[0] == "serve":
+        if job and job[0] not in ("demo", "watch"):
+            verb.error(f"it serves demo or watch, not {job[0]}")
+        options.what = parse(job) if job else None
     return options
 
 
@@ -222,6 +232,12 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     cat = verb("cat", commands.cat, "write a run to stdout as one stream", _CAT, "RUN [--follow]", _READ_CODES)
     cat.add_argument("run", metavar="RUN", help=_RUN_NAME)
     cat.option("--follow", action="store_true", help="go on until the run has ended")
+    usage = "[--host HOST] [--port PORT] [watch [RUN] | demo NAME]"
+    serve = verb("serve", commands.serve, "the dashboard in a browser", _SERVE, usage, _READ_CODES)
+    serve.option(
+        "--host", default="127.0.0.1", metavar="HOST", help="address to serve on (default: this machine alone)"
+    )
+    serve.option("--port", type=_integer, default=8000, metavar="PORT", help="port to serve on (default: 8000)")
     return parser, verbs
 
 

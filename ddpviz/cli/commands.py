@@ -130,6 +130,46 @@ def cat(options: argparse.Namespace) -> int:
     return 0
 
 
+def serve(options: argparse.Namespace) -> int:
+    import importlib.util
+
+    if importlib.util.find_spec("textual_serve") is None:
+        return complain("serve needs an extra: pip install 'ddpviz[serve]'")
+    what = options.what
+    if what is not None and what.command is demo:
+        if not what.name:
+            return complain("serve demo: name one of the demos (`ddpviz demo --list`)")
+        from ddpviz.launch.demos import demo_script
+
+        return _serve_job(_demo_job(what, demo_script(what.name).path), options)
+    from ddpviz.trace.rundir import find_run
+
+    named = what.run if what is not None else None
+    if named == "-":
+        return complain("serve watches a run, not a stream")
+    return _serve(find_run(named or os.environ.get("DDPVIZ_RUN_DIR") or None), options)
+
+
+def _serve_job(job: Job, options: argparse.Namespace) -> int:
+    """Serve viewers of a job of our own: it runs once, however many tabs there are, and ends with the server."""
+    try:
+        job.start()
+        return _serve(job.run_dir, options)
+    finally:
+        job.stop()
+        job.finish()
+
+
+def _serve(run_dir: Path, options: argparse.Namespace) -> int:
+    from ddpviz.cli.serve import serve
+
+    try:
+        serve(run_dir, options.host, options.port)
+    except (OSError, OverflowError) as error:
+        return complain(f"no server at {options.host}:{options.port}: {getattr(error, 'strerror', '') or error}")
+    return 0
+
+
 def _watch_stream(options: argparse.Namespace) -> int:
     import shutil
     import tempfile
@@ -163,7 +203,9 @@ def _watch_stream(options: argparse.Namespace) -> int:
 
 
 def _terminal() -> bool:
-    """Whether a full-screen app can run: Textual does not check, and would hang."""
+    """Whether a full-screen app can run: Textual does not check, and would hang. In a browser it has its own driver."""
+    if os.environ.get("TEXTUAL_DRIVER"):
+        return True
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 

@@ -1,0 +1,69 @@
+"""`ddpviz serve`: the dashboard in a browser, one viewer a tab, all of one run. Needs the extra `ddpviz[serve]`.
+
+A page in a browser may talk to any address, and the server knows no passwords: so requests that another site's page
+makes, or that reach a loopback address under another name, are refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from textual_serve.server import Server
+
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+# As the console script starts it: the working folder does not get onto sys.path, where its files would shadow Python's.
+_VIEWER = (
+    "import sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); from ddpviz.cli import main; sys.exit(main())"
+)
+
+
+def command(run_dir: Path) -> str:
+    """What a tab runs: a viewer of that run."""
+    package = Path(__file__).resolve().parents[2]
+    return shlex.join([sys.executable, "-c", _VIEWER, str(package), "watch", str(run_dir)])
+
+
+def serve(run_dir: Path, host: str, port: int) -> None:
+    """Serve viewers of a run until Ctrl-C. Raises OSError if the address cannot be had."""
+    _Viewers(command(run_dir), host=host, port=port, title=f"ddpviz {run_dir.name}").serve()
+
+
+def allowed(host: str, name: str, origin: str | None) -> bool:
+    """Whether a request may be answered by a server bound to `host`; `name` is its Host header, `origin` its Origin."""
+    bare = name.rsplit(":", 1)[0].strip("[]") if not name.endswith("]") else name.strip("[]")
+    if host in _LOOPBACK and bare not in _LOOPBACK:
+        return False
+    return origin is None or origin.split("://", 1)[-1] == name
+
+
+class _Viewers(Server):
+    """textual-serve's server, quiet, guarded, and reachable under the name that the browser used."""
+
+    def initialize_logging(self) -> None:
+        pass
+
+    async def on_startup(self, app: web.Application) -> None:
+        print(f"ddpviz: serving on {self.public_url} until Ctrl-C", file=sys.stderr, flush=True)
+        if self.host not in _LOOPBACK:
+            print("ddpviz: anybody who reaches this address sees the run", file=sys.stderr, flush=True)
+
+    async def handle_index(self, request: web.Request) -> Any:
+        self.public_url = f"{request.scheme}://{request.host}"
+        return await super().handle_index(request)
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Any) -> web.StreamResponse:
+            if not allowed(self.host, request.host, request.headers.get("Origin")):
+                raise web.HTTPForbidden(text="ddpviz serves its own page alone")
+            answer: web.StreamResponse = await handler(request)
+            return answer
+
+        app.middlewares.append(guard)
+        return app

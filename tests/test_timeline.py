@@ -456,6 +456,17 @@ def test_an_elastic_restart_shows_the_new_attempt() -> None:
     assert any("attempt 0" in note for note in tl.run.notes)
 
 
+def test_a_restart_that_got_nowhere_is_said() -> None:
+    old, new = Cluster(2).run(synth.program("died", windows=2)), Cluster(2, [], attempt=1)
+    fold = Fold()
+    fold.run(old.info())
+    fold.feed(old.batches())
+    assert fold.timeline.run.notes == []
+    fold.feed(new.batches())
+    assert syncs(fold.timeline) == "LLLSLLLU"
+    assert ["attempt 1" in note and "0 backward passes" in note for note in fold.timeline.run.notes] == [True]
+
+
 def test_a_process_that_says_its_rank_late() -> None:
     batches = Cluster(2).run(synth.program(windows=1)).batches()
     fold = Fold()

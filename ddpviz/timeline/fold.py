@@ -171,11 +171,13 @@ class Fold:
         run.notes = [*(info.get("notes") or []), *_said(fold, len(tl.ranks)), *self._others(fold)]
 
     def _others(self, shown: JobFold) -> list[str]:
+        """What else is in the folder: other jobs with a DDP module, and newer attempts that got less far."""
+        attempt = max((job.key[1] for job in self._jobs.values() if job.fold is shown), default=0)
         return [
             f"attempt {job.key[1]} of the job at {job.key[0]} is in this folder too and not shown "
             f"({len(job.holder)} ranks, {job.fold.passes} backward passes)"
             for job in sorted(self._jobs.values(), key=lambda j: (j.started, j.key))
-            if job.fold is not shown and job.fold.timeline.modules
+            if job.fold is not shown and (job.fold.timeline.modules or job.key[1] > attempt)
         ]
 
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from ddpviz.timeline import align
-from ddpviz.timeline import modules as m
+from ddpviz.timeline import align, modules as m
 from ddpviz.timeline.columns import Column, decode, shift_rows
 from ddpviz.timeline.lanes import LaneFold
 from ddpviz.timeline.model import GroupState, Layout, Param, RankState, Rows, Site, Timeline

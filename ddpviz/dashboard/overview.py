@@ -24,8 +24,8 @@ from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.themes import roles
 from ddpviz.dashboard.view import View
 
-CHART_EVERY = 0.25  # seconds between two drawings of the chart
-WIDE = 100  # cells from which panels stand side by side
+CHART_EVERY = 0.15  # seconds between two drawings of the chart
+WIDE, TALL = 100, 28  # cells and lines from which panels stand side by side
 SOLOS = ("", "sync", "levels", "norms", "story")  # what `z` fills the screen with, in turn
 
 
@@ -43,7 +43,7 @@ def plan(width: int, height: int, ranks: int, trouble: bool = False) -> Plan:
 
     With `trouble` there is a finding, a hang or a failure to tell of, which takes more text.
     """
-    wide = width >= WIDE
+    wide = width >= WIDE and height >= TALL
     most = max(height * 2 // 5, 3)
     ranks = max(ranks, 1) if ranks <= most else max(most // 2, 3)  # more ranks than lines share rows by what they do
     story = 8 if trouble else 6 if wide else 5
@@ -179,7 +179,10 @@ class Overview(Container):
 
     def _tell_norms(self, snap: Snapshot, cursor: Cursor) -> None:
         """The chart is the dearest to draw and says nothing new inside a pass: a few times a second are enough."""
-        if self._norms is None or not self._norms.region.width:
+        if self._norms is None:
+            return
+        if not self._norms.region.width:  # not laid out yet: it draws this when it gets its size
+            cast(View, self._norms).show(snap.tl, cursor, snap.findings)
             return
         key = (snap.serial, cursor.index, cursor.module, self.app.theme, self._norms.region.size)
         if key != self._norms_key and monotonic() - self._norms_at >= CHART_EVERY:

@@ -193,19 +193,31 @@ def _meaning(now: Levels, module: Module, width: int, ink: dict[str, Style]) -> 
         room = width - len(head) - len(count) - 3
         middle = f" ({shorten(layers, room)})" if layers and room > 8 else ""
         return [(head + middle, ink["running"]), (count, ink["dim"])]
+    role, bold, texts = _standing(now, phases)
+    text = next((text for text in texts if len(text) <= width), texts[-1])
+    return [(text, ink[role] + Style(bold=bold))]
+
+
+def _standing(now: Levels, phases: set[Phase]) -> tuple[str, bool, tuple[str, ...]]:
+    """Role, weight and wordings (the longest first) of what the levels say while nothing moves."""
     if Phase.WRONG in phases:
-        return [("╳ stepped with these, never averaged: the ranks part", ink["wrong"] + Style(bold=True))]
+        return "wrong", True, ("╳ stepped with these, never averaged: the ranks part", "╳ stepped with, never averaged")
     if now.apart_since is not None:
-        return [(f"≠ replicas differ since step {now.apart_since}, and stay apart", ink["wrong"] + Style(bold=True))]
+        since = f"≠ replicas differ since step {now.apart_since}"
+        return "wrong", True, (f"{since}, and stay apart", since)
     if phases == {Phase.SYNCED}:
         where = f" {norm(now.mean)}" if now.mean is not None else ""
-        return [(f"█ all ranks hold the mean{where}", ink["synced"])]
+        return "synced", False, (f"█ all ranks hold the mean{where}",)
     if Phase.SYNCED in phases:
-        return [("█ averaged on some ranks so far", ink["synced"])]
+        return "synced", False, ("█ averaged on some ranks so far",)
     if phases:
-        return [("▒ each rank's own sum, nothing sent", ink["local"])]
+        return "local", False, ("▒ each rank's own sum, nothing sent",)
     if now.levels and all(level.empty for level in now.levels):
-        return [("emptied: the next window starts from zero", ink["dim"])]
+        return "dim", False, ("emptied: the next window starts from zero",)
     if any(level.value is None for level in now.levels) and now.index >= 0:
-        return [("norms of this pass were not read (the budget samples windows)", ink["dim"])]
-    return [("no backward pass yet", ink["dim"])]
+        return (
+            "dim",
+            False,
+            ("norms of this pass were not read (the budget samples windows)", "norms were not read here"),
+        )
+    return "dim", False, ("no backward pass yet",)

@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
 FRAME = 1 / 20  # seconds between two looks for something new
 SMALLEST = (60, 16)
+ONLY_IN = {  # actions that mean nothing in the other views
+    "drill": ("overview",),
+    "zoom": ("overview",),
+    "zoom_panel": ("overview",),
+    "filter": ("overview", "layers", "output"),
+}
 ALWAYS_FIRST = ("pause", "step", "first", "live")  # these keys mean time in every view, whatever has the focus
 
 # Imported when first opened: plotext and its like cost nothing until they are looked at.
@@ -142,7 +148,7 @@ class Main(Screen[None]):
             if ticked_only and self._here.state is State.RUNNING:
                 return
             self.query_one(Tabs).show(self.view, *badge(snap.findings))
-            self.query_one(Footer).show([*self._view_keys(labelled=True), *footer_keys()], self._note(speed))
+            self.query_one(Footer).show(self._footer_keys(), self._note(speed))
             if self.has_class("-small"):
                 return
             view = self._views.get(self.view)
@@ -159,9 +165,16 @@ class Main(Screen[None]):
             notes.append(self._snap.problems[0][:60])
         return "  ".join([*notes, speed if not self.cursor.live else ""]).strip()
 
-    def _view_keys(self, *, labelled: bool = False) -> tuple[Key, ...]:
-        keys = cast("tuple[Key, ...]", getattr(self._views.get(self.view), "KEYS", ()))
-        return tuple(key for key in keys if key.label) if labelled else keys
+    def _view_keys(self) -> tuple[Key, ...]:
+        """The keys that the view in sight adds."""
+        return cast("tuple[Key, ...]", getattr(self._views.get(self.view), "KEYS", ()))
+
+    def _footer_keys(self) -> list[Key]:
+        """The keys that work here: the view's own, and those of the screen that it has not taken."""
+        own = self._view_keys()
+        taken = {name for key in own for name in key.keys.split(",")}
+        general = [key for key in KEYS if self.view in ONLY_IN.get(key.action.split("(")[0], VIEWS)]
+        return footer_keys([*own, *(key for key in general if not taken & set(key.keys.split(",")))])
 
     def commands(self) -> list[Key]:
         """What the command palette offers."""

@@ -13,8 +13,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from ddpviz.dashboard import cells as c
-from ddpviz.dashboard import sync_draw as draw
+from ddpviz.dashboard import cells as c, sync_draw as draw
 from ddpviz.dashboard.draw import Piece, strip
 from ddpviz.dashboard.format import shorten
 from ddpviz.dashboard.marks import M

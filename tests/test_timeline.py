@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import synth
@@ -437,6 +438,27 @@ def test_a_lost_row_leaves_a_gap_and_no_guess() -> None:
     assert grads(tl) == ["synced", "synced"]
 
 
+def begun_later(cluster: Cluster) -> list[Batch]:
+    """What the cluster wrote, by processes of other names that started a second later."""
+    for rank in cluster.ranks:
+        head = rank.records[0]
+        assert isinstance(head, r.Process)
+        rank.records[0] = msgspec.structs.replace(head, wall_ns=head.wall_ns + 10**9)
+    return [Batch(f"later-{source}", blocks) for source, blocks in cluster.batches()]
+
+
+def test_two_jobs_one_after_the_other_show_the_newer() -> None:
+    """One script that runs torchrun twice: the same rendezvous, attempt and ranks."""
+    first, second = Cluster(2).run(synth.program(windows=2)), Cluster(2).run(synth.program("unsynced", windows=1, at=0))
+    fold = Fold()
+    fold.run(second.info())
+    fold.feed(first.batches())
+    assert syncs(fold.timeline) == "LLLSLLLS"
+    fold.feed(begun_later(second))
+    assert syncs(fold.timeline) == "LLLL"
+    assert fold.timeline.run.notes == ["another job ran in this folder too (2 ranks, 8 micro-steps); it is not shown"]
+
+
 def test_an_elastic_restart_shows_the_new_attempt() -> None:
     old, new = Cluster(2).run(synth.program("died", windows=2)), Cluster(2, attempt=1)
     fold = Fold()
@@ -444,13 +466,7 @@ def test_an_elastic_restart_shows_the_new_attempt() -> None:
     fold.feed(old.batches())
     assert fold.timeline.ranks[1].attempt == 0
     new.run(synth.program(windows=1))
-    for rank in new.ranks:  # it starts later
-        head = rank.records[0]
-        assert isinstance(head, r.Process)
-        rank.records[0] = r.Process(
-            **{k: getattr(head, k) for k in head.__struct_fields__} | {"wall_ns": head.wall_ns + 10**9}
-        )
-    fold.feed(new.batches())
+    fold.feed(begun_later(new))
     tl = fold.timeline
     assert (syncs(tl), {s.attempt for s in tl.ranks.values()}) == ("LLLS", {1})
     assert any("attempt 0" in note for note in tl.run.notes)
@@ -464,7 +480,7 @@ def test_a_restart_that_got_nowhere_is_said() -> None:
     assert fold.timeline.run.notes == []
     fold.feed(new.batches())
     assert syncs(fold.timeline) == "LLLSLLLU"
-    assert ["attempt 1" in note and "0 backward passes" in note for note in fold.timeline.run.notes] == [True]
+    assert ["attempt 1" in note and "0 micro-steps" in note for note in fold.timeline.run.notes] == [True]
 
 
 def test_a_process_that_says_its_rank_late() -> None:

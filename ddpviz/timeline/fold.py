@@ -38,7 +38,7 @@ class _Job:
     def worth(self) -> tuple[bool, bool, int, int]:
         """The one to show has passes or steps, or at least a module; of several, the newest."""
         tl = self.fold.timeline
-        return self.fold.rows_of_work > 0, bool(tl.modules), self.started, self.key[1]
+        return self.fold.worked, bool(tl.modules), self.started, self.key[1]
 
 
 class Fold:
@@ -172,13 +172,22 @@ class Fold:
 
     def _others(self, shown: JobFold) -> list[str]:
         """What else is in the folder: other jobs with a DDP module, and newer attempts that got less far."""
-        attempt = max((job.key[1] for job in self._jobs.values() if job.fold is shown), default=0)
-        return [
-            f"attempt {job.key[1]} of the job at {job.key[0]} is in this folder too and not shown "
-            f"({len(job.holder)} ranks, {job.fold.passes} backward passes)"
-            for job in sorted(self._jobs.values(), key=lambda j: (j.started, j.key))
-            if job.fold is not shown and (job.fold.timeline.modules or job.key[1] > attempt)
-        ]
+        mine = next((job.key for job in self._jobs.values() if job.fold is shown), ("", 0, 0))
+        lines = []
+        for job in sorted(self._jobs.values(), key=lambda j: (j.started, j.key)):
+            where, attempt, _ = job.key
+            size = f"{len(job.holder)} ranks, {job.fold.micro_steps} micro-steps"
+            if job.fold is shown or not (job.fold.timeline.modules or attempt > mine[1]):
+                continue
+            if (where, attempt) == (mine[0], mine[1]) or where != mine[0]:
+                lines.append(f"another job ran in this folder too ({size}); it is not shown")
+            elif attempt < mine[1]:
+                lines.append(f"the job was restarted: attempt {attempt} came before ({size}); it is not shown")
+            else:
+                lines.append(
+                    f"the job was restarted: attempt {attempt} got less far ({size}); attempt {mine[1]} is shown"
+                )
+        return lines
 
 
 def _said(fold: JobFold, ranks: int) -> list[str]:

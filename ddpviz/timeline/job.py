@@ -65,12 +65,14 @@ class JobFold:
         self._corrections: dict[str, int] = {}  # what alignment has added to a host's times
 
     @property
-    def passes(self) -> int:
-        return sum(lane.passes.size for fold in self._modules for lane in fold.lanes.values())
+    def micro_steps(self) -> int:
+        """Over all modules: the most passes that any rank has reported."""
+        return sum(max((lane.passes.size for lane in fold.lanes.values()), default=0) for fold in self._modules)
 
     @property
-    def rows_of_work(self) -> int:
-        return self.passes + sum(lane.steps.size for fold in self._modules for lane in fold.lanes.values())
+    def worked(self) -> bool:
+        """Whether any rank reported a pass or a step."""
+        return any(lane.passes.size or lane.steps.size for fold in self._modules for lane in fold.lanes.values())
 
     # records
 

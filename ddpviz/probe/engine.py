@@ -144,7 +144,7 @@ def end(session: Session, raised: BaseException | None) -> None:
     if not touched:
         for watched in session.modules:
             if watched.launches:
-                watched.launches = []
+                watched.launches, watched.learned = [], []
             watched.scan()  # gradients that no hook of ours heard of: were the parameters replaced?
         return
     for watched in touched:
@@ -152,7 +152,7 @@ def end(session: Session, raised: BaseException | None) -> None:
             _finish(session, watched, call, raised is not None)
         except Exception as error:
             watched.touched, watched.launches, watched.local, watched.local_sums = {}, [], {}, {}
-            watched.closed = {}
+            watched.closed, watched.learned = {}, []
             guard.fault("engine.finish", error)
 
 
@@ -161,6 +161,7 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
     sampled = watched.sampled and not call.captured
     if sampled:
         watched.read_rest()
+    watched.take_learned()
     touched, watched.touched = watched.touched, {}
     closed, watched.closed = watched.closed, {}
     launches, watched.launches = watched.launches, []

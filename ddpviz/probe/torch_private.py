@@ -146,14 +146,15 @@ def initial_layout(ddp: Any, params: list[nn.Parameter]) -> list[list[int]] | No
             limits = [c10d._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]
         else:
             limits = [ddp.bucket_bytes_cap]
-        sparse = [_makes_sparse_gradients(ddp, p) for p in params]
+        sparse = [makes_sparse_gradients(ddp, p) for p in params]
         buckets, _ = c10d._compute_bucket_assignment_by_size(list(params), limits, sparse)
         return [list(b) for b in reversed(buckets)]
     except Exception:
         return None
 
 
-def _makes_sparse_gradients(ddp: Any, param: nn.Parameter) -> bool:
+def makes_sparse_gradients(ddp: Any, param: nn.Parameter) -> bool:
+    """Whether a parameter is an embedding's that gives sparse gradients, which the reducer divides in place."""
     for module in ddp.module.modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.weight is param:
             return bool(module.sparse)

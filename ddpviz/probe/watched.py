@@ -45,6 +45,7 @@ class Watched:
         self.cuda = first.is_cuda
         self.itemsize = first.element_size()
         self.views = bool(getattr(ddp, "gradient_as_bucket_view", False))
+        self.sparse = any(torch_private.makes_sparse_gradients(ddp, p) for _, p in managed)
         self.handles: list[Any] = []
         self.closers: list[Any] = []
         self.takers: list[Any] = []
@@ -54,6 +55,7 @@ class Watched:
         self.bucket_of: list[int] = [-1] * self.managed
         self.bucket_numels: list[int] = []
         self.rebuilt = False
+        self.learned: list[list[int]] = []  # buckets of the pass in progress, where they are not those of the layout
         self.any_order = bool(getattr(ddp, "find_unused_parameters", False)) or bool(
             getattr(ddp, "static_graph", False)
         )
@@ -148,8 +150,8 @@ class Watched:
 
     def look_closely(self) -> None:
         """Measure every gradient as it arrives, in measured windows: where the reducer would change it under us (views
-        of the bucket), or where a communication hook's result is to be held against its input."""
-        wanted = self.sampled and (self.views or self.sums)
+        of the bucket, sparse gradients), or where a communication hook's result is to be held against its input."""
+        wanted = self.sampled and (self.views or self.sparse or self.sums)
         if wanted == bool(self.takers):
             return
         for handle in self.takers:
@@ -176,7 +178,7 @@ class Watched:
     def read_bucket(self, bucket: int) -> None:
         """Measure what a bucket is about to average, unless that was done on arrival."""
         if self.sampled and not self.takers:
-            chosen = ((i, self.params[i]()) for i in self.buckets[bucket])
+            chosen = ((i, self.params[i]()) for i in (self.learned or self.buckets)[bucket])
             self.read([(i, p) for i, p in chosen if p is not None])
 
     def read_rest(self) -> None:
@@ -253,12 +255,34 @@ class Watched:
     def bucket_sent(self, numel: int) -> int:
         """Index of the bucket whose all-reduce this is: launches go in order. -1 if it is none of this module's."""
         k = len(self.launches)
-        if k >= len(self.bucket_numels) or self.bucket_numels[k] != numel:
-            return -1
         touched = self.gather()
-        if not self.any_order and not all(p in touched for p in self.buckets[k]):
-            return -1  # another collective of the same size: a bucket goes when its last gradient has arrived
+        fits = not self.learned and k < len(self.bucket_numels) and self.bucket_numels[k] == numel
+        # another collective of the same size is told by this: a bucket goes when its last gradient has arrived
+        if fits and (self.any_order or all(p in touched for p in self.buckets[k])):
+            return k
+        return -1 if self.rebuilt else self._learn(k, numel)
+
+    def _learn(self, k: int, numel: int) -> int:
+        """A bucket of a layout that DDP does not tell yet: after the reducer has rebuilt its buckets, the logging data
+        lag one forward behind. A bucket is then what has arrived and has not gone; where others wait for their turn, it
+        is what arrived last (it is the one that they waited for) or first (its turn has come)."""
+        gone = self.learned or self.buckets[:k]
+        sent = {p for bucket in gone for p in bucket}
+        waiting = [p for p in self.touched if p < self.managed and p not in sent]
+        bucket = _run_at_an_end(waiting, self.numels, numel)
+        if not bucket:
+            return -1
+        self.learned = [*gone, bucket]
+        self.closed[k] = _now()
         return k
+
+    def take_learned(self) -> None:
+        """At the end of a pass: the layout that its launches showed is the one in force."""
+        if self.learned:
+            sent = {p for bucket in self.learned for p in bucket}
+            rest = [p for p in range(self.managed) if p not in sent]
+            layout, self.learned = [*self.learned, *([rest] if rest else [])], []
+            self.set_layout(layout)
 
     # --- gradients
 
@@ -292,6 +316,20 @@ class Watched:
         for handle in (*self.handles, *self.closers, *self.takers):
             handle.remove()
         self.handles, self.closers, self.takers = [], [], []
+
+
+def _run_at_an_end(params: list[int], numels: list[int], numel: int) -> list[int]:
+    """The longest run of parameters at the end of the list, else one at its beginning, with so many elements."""
+    size = sum(numels[p] for p in params)
+    for i, p in enumerate(params):
+        if size == numel:
+            return params[i:]
+        size -= numels[p]
+    for i, p in enumerate(params):
+        size += numels[p]
+        if size == numel:
+            return params[: i + 1]
+    return []
 
 
 @guard.guarded

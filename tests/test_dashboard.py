@@ -8,13 +8,10 @@ import math
 import numpy as np
 import pytest
 import synth
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from rich.style import Style
 
-from ddpviz.dashboard import cells as c
-from ddpviz.dashboard import playback as play
-from ddpviz.dashboard import sync_draw
+from ddpviz.dashboard import cells as c, playback as play, sync_draw
 from ddpviz.dashboard.keys import KEYS, VIEWS
 from ddpviz.dashboard.levels import Phase, levels
 from ddpviz.dashboard.levels_view import draw as draw_levels
@@ -311,9 +308,7 @@ def test_jumps_go_to_findings_else_to_steps() -> None:
     assert jumped.index == 3
     target = play.step_marked(wrong, play.goto(wrong, Cursor(), 0), find(wrong), 1)
     assert target is not None
-    assert target.index in {f.backward for f in find(wrong)} | {
-        b for f in find(wrong) for b in f.backwards
-    }
+    assert target.index in {f.backward for f in find(wrong)} | {b for f in find(wrong) for b in f.backwards}
     assert play.step_marked(right, play.goto(right, Cursor(), 15), [], 1) is None
     assert play.goto_step(right, start, 2) is not None
     assert play.goto_step(right, start, 99) is None

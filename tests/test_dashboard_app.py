@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 import synth
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from textual.pilot import Pilot
 
 from ddpviz.dashboard.app import Dashboard

@@ -122,11 +122,10 @@ def story_text(
     if present and here.state is State.WAITING:
         errors_found = [f for f in by_weight(snap.findings) if f.severity is Severity.ERROR]
         cause = errors_found[0] if errors_found and with_findings else None  # else the panel beside it tells
-        for number, (line, role) in enumerate(hang_lines(tl, here, snap.now)):
-            told = cause.message if cause is not None and number == 0 else line
-            text.append(told + "\n", ink[role])
-        if cause is not None:
-            text.append(f"→ {cause.advice}\n", ink["local"])
+        for line, role in hang_lines(tl, here, snap.now):
+            text.append(line + "\n", ink[role])
+        if cause is not None and _height(text, width) < lines:
+            _finding_lines(text, cause, ink, advice=True)
         return f"{M.WAITING.glyph} Waiting", "waiting", text
     if present and here.state is State.FAILED and not cursor.playing:
         failure = failed_text(tl, ink)

@@ -14,8 +14,8 @@ def figures(module: Module) -> str:
     lines = []
     sent, saved = traffic(module)
     if sent or saved:
-        share = f" ({percent(saved / (sent + saved))})" if saved else ""
-        lines.append(f"sent {size(sent)} a rank, saved by no_sync {size(saved)}{share}")
+        kept = f", saved by no_sync {size(saved)} ({percent(saved / (sent + saved))})" if saved else ""
+        lines.append(f"sent {size(sent)} a rank{kept}")
     agreed, noise = agreement(module), noise_scale(module)
     if agreed is not None:
         lines.append(f"ranks agree {agreed:.2f} (1 all alike, {len(module.ranks) ** -0.5:.2f} noise)")

@@ -142,7 +142,7 @@ class Overview(Container):
         self._told = (snap, cursor, here, trends)
         tl = snap.tl
         module = module_of(tl, cursor)
-        starting = module is None or (module.passes == 0 and here.state is not State.WAITING)
+        starting = module is None or module.passes == 0
         self.set_class(starting, "-starting")
         if starting:
             self._tell_start(snap, here)
@@ -205,6 +205,7 @@ class Overview(Container):
         title, role, text = starting_text(snap, here, roles(self.app), height=self.size.height - 2)
         _title(panel, title)
         panel.set_class(role == "wrong", "-wrong")
+        panel.set_class(role == "waiting", "-waiting")
         self._put(self._start, "start", text)
 
     def _put(self, where: Static, name: str, text: Text) -> None:

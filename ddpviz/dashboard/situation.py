@@ -9,9 +9,13 @@ from ddpviz.dashboard.format import clock, duration, ranges
 from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.state import Cursor
 from ddpviz.export.words import last_event, rank_end, waiting_for
+from ddpviz.findings import hang
+from ddpviz.findings.hang import Hang
 from ddpviz.timeline.model import RankState, Timeline
 
 PATIENCE = 2e9  # ns without progress before a rank that waits is said to wait
+STARTING_HOPELESS = 20_000_000_000  # the same before the first pass: ranks start at different times
+HOPELESS = 5_000_000_000  # ns after which those that wait are looked at together: who will not come, and why
 
 
 class State(Enum):
@@ -30,6 +34,7 @@ class Situation:
     since: int = 0  # ns that it has lasted, where that says something
     waiting: tuple[int, ...] = ()  # ranks that are blocked
     missing: tuple[int, ...] = ()  # ranks that the blocked ones wait for
+    hang: Hang | None = None  # nobody concerned gets on any more
 
 
 def situation(tl: Timeline, now: int, running: bool, *, error: str = "") -> Situation:
@@ -42,11 +47,13 @@ def situation(tl: Timeline, now: int, running: bool, *, error: str = "") -> Situ
     blocked = [state for state in going if stuck(state, now)]
     still = blocked and all(now - state.progress_ns > PATIENCE for state in going)
     dead = [state.rank for state in tl.ranks.values() if state.status in ("failed", "died")]
-    if (still and any(module.passes for module in tl.modules)) or (blocked and dead):
+    begun = any(module.passes for module in tl.modules)
+    if (still and begun) or (blocked and dead) or (still and hang.stuck(tl, now, STARTING_HOPELESS)):
         since = min(now - (state.stack.since if state.stack else now) for state in blocked)
         waiting = tuple(sorted(state.rank for state in blocked))
-        return Situation(State.WAITING, since, waiting, missing(tl, blocked, dead))
-    if any(module.passes for module in tl.modules):
+        found = hang.stuck(tl, now, HOPELESS)
+        return Situation(State.WAITING, since, waiting, missing(tl, blocked, dead), found)
+    if begun:
         return Situation(State.RUNNING)
     return Situation(State.STARTING)
 
@@ -105,7 +112,9 @@ def view_chip(cursor: Cursor, total: int, here: Situation, speed: str) -> tuple[
 
 
 def hang_lines(tl: Timeline, here: Situation, now: int) -> list[tuple[str, str]]:
-    """The waiting screen: (text, role) lines, one a rank (the first few), the ones waited for last."""
+    """The waiting screen as (text, role) lines: who will not come and why, else what each rank is in."""
+    if here.hang is not None:
+        return [(here.hang.message, "waiting"), (f"→ {here.hang.advice}", "local")]
     who = _rank(here.missing)
     ended = all(tl.ranks[k].status in ("failed", "died", "finished") for k in here.missing if k in tl.ranks)
     comes = "are" if len(here.missing) > 1 else "is"

@@ -48,6 +48,9 @@ def starting_text(snap: Snapshot, here: Situation, ink: dict[str, Style], *, hei
     text.append("\n")
     if here.state in (State.FINISHED, State.FAILED, State.INTERRUPTED):
         return _ended(snap, here, ink, text)
+    if here.hang is not None:
+        text.append(f"{here.hang.message}\n", ink["waiting"])
+        text.append(f"→ {here.hang.advice}\n\n", ink["local"])
     names = sorted(tl.ranks) or list(range(tl.run.world_size))
     known = [(rank, tl.ranks.get(rank)) for rank in range(max([tl.run.world_size, *(r + 1 for r in names)], default=0))]
     shown = known if len(known) <= max(height - 8, 2) else known[: max(height - 9, 2)]
@@ -68,7 +71,7 @@ def starting_text(snap: Snapshot, here: Situation, ink: dict[str, Style], *, hei
         text.append(f"{M.WAITING.glyph} the command runs; no process with torch has shown up yet", ink["running"])
         text.append(f" … {clock(snap.now)}\n", ink["running"])
     text.append("\n" + before_the_module(tl), ink["text"])
-    return "Starting", "", text
+    return ("Waiting", "waiting", text) if here.hang is not None else ("Starting", "", text)
 
 
 def _ended(snap: Snapshot, here: Situation, ink: dict[str, Style], text: Text) -> tuple[str, str, Text]:

@@ -93,14 +93,20 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, count: int = 0, 
 
     lanes = [module.lanes[rank] for rank in module.ranks if rank in module.lanes]
     at = GUTTER + int(view.column(index))
-    marks = ticks(*_limits(lanes, view), max(2, min(rows // 3 + 1, 7)))
+    limits = _limits(lanes, view)
+    marks = ticks(*(limits or (0.0, 1.0)), max(2, min(rows // 3 + 1, 7)))
     for y in range(top, bottom):
         canvas.put(GUTTER - 1, y, "│", "dim")
         canvas.put(at, y, M.CURSOR.glyph, "dim")
-    for value, word in zip(marks, tick_words(marks), strict=True):
+    for value, word in zip(marks, tick_words(marks), strict=True) if limits else ():
         y = bottom - 1 - round((value - marks[0]) / (marks[-1] - marks[0]) * (rows - 1))
         canvas.put(0, y, f"{word[: GUTTER - 2].rjust(GUTTER - 2)} ┤", "dim")
     _draw_lines(canvas, lanes, Plot(view, (marks[0], marks[-1]), rows), GUTTER, top, cursor.rank)
+    if limits is None:
+        taken = any(_measured(lane, view, PassFlag.HAS_LOCAL_NORM)[1].any() for lane in lanes)
+        note = "no norm is a number here" if taken else "no norm was taken in these micro-steps"
+        note = fmt.shorten(note, view.width)
+        canvas.put(GUTTER + (view.width - len(note)) // 2, top + rows // 2, note, "dim")
     _draw_marks(canvas, module, lanes, view, GUTTER, bottom, steps_row)
     _draw_numbers(canvas, view, GUTTER, bottom + 1 + steps_row, index)
     if legend:
@@ -197,8 +203,8 @@ def _measured(lane: Lane, view: Span, flag: PassFlag) -> tuple[Rows, Bools]:
     return rows, (rows["flags"] & int(flag)) != 0
 
 
-def _limits(lanes: list[Lane], view: Span) -> tuple[float, float]:
-    """The range of the finite norms in sight. It starts at zero unless all of them lie close together."""
+def _limits(lanes: list[Lane], view: Span) -> tuple[float, float] | None:
+    """The range of the finite norms in sight, from zero unless they all lie close together; None if there is none."""
     low, high = np.inf, -np.inf
     for lane in lanes:
         for column, flag in (("local_norm", PassFlag.HAS_LOCAL_NORM), ("norm", PassFlag.HAS_NORM)):
@@ -208,7 +214,7 @@ def _limits(lanes: list[Lane], view: Span) -> tuple[float, float]:
             if len(numbers):
                 low, high = min(low, float(numbers.min())), max(high, float(numbers.max()))
     if high < low:
-        return 0.0, 1.0
+        return None
     return (low, high) if low > 0.8 * high and high > low else (0.0, high)
 
 

@@ -268,7 +268,7 @@ class OutputView(Vertical, can_focus=True):
         self._busy = False
         if logs is not self._logs or not self.is_attached:
             return
-        changed = not self._looked or news.names != self.names or news.partial != self._news.partial
+        changed = not self._looked or news.over or news.names != self.names or news.partial != self._news.partial
         self._looked, self._news, self.names = True, news, news.names
         for name, lines in news.lines.items():
             if lines:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from recorded import timeline
 from rich.cells import cell_len
 from synth import MISTAKES, RIGHT, big_batches, cluster_of
@@ -540,3 +539,16 @@ def test_a_pass_says_which_micro_step_it_met_where_ranks_are_out_of_step() -> No
     assert "the all-reduce of rank 1 met micro-step 2 of rank 0." in words[3]
     assert "the all-reduce of rank 0 met micro-step 3 of rank 1." in words[2]
     assert "Out of step" not in words[0] + words[1]
+
+
+def test_a_chart_without_a_number_says_why() -> None:
+    tl = cluster_of(None, accumulation=4).timeline()
+    for index in range(tl.modules[0].passes):
+        unsampled(tl, index)
+    assert "no norm was taken in these micro-steps" in norms.draw(tl, Cursor(), 80, 22).text()
+    for lane in tl.modules[0].lanes.values():
+        lane.passes["flags"] |= int(PassFlag.SAMPLED | PassFlag.HAS_LOCAL_NORM)
+        lane.passes["local_norm"] = math.nan
+    text = norms.draw(tl, Cursor(), 80, 22).text()
+    assert "no norm is a number here" in text
+    assert M.NONFINITE.glyph in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def list_of_kinds() -> list[str]:
     lines = KINDS.read_text().splitlines()
     names = [
         after.removeprefix("def ").partition("(")[0].replace("_", "-")
-        for line, after in zip(lines, lines[1:], strict=False)
+        for line, after in itertools.pairwise(lines)
         if line == "@kind"
     ]
     at = names.index("maker-and-judge")

@@ -72,5 +72,12 @@ KEYS = (
     Key("t", "next_theme", "t", "", "The next theme: dark, light, contrast, 16 colours.", "Everything else"),
     Key("s", "screenshot_svg", "s", "", "Save a picture of the screen (SVG).", "Everything else"),
     Key("q", "quit_job", "q", "quit", "Quit. A job that ddpviz started ends with it.", "Everything else", -1),
-    Key("ctrl+c", "interrupt", "ctrl+c", "", "Quit at once.", "Everything else"),
+    Key(
+        "ctrl+c",
+        "interrupt",
+        "ctrl+c",
+        "",
+        "Copy the text selected with the mouse; with none, quit.",
+        "Everything else",
+    ),
 )

@@ -157,23 +157,25 @@ def _columns(
     shown = [
         max(now.levels[i : i + share], key=lambda level: level.value or 0.0) for i in range(0, len(now.levels), share)
     ]
-    wide = max(min(width // max(len(shown), 1), 8), 1)
+    wide = min(width / max(len(shown), 1), 9.0)
     gap = 1 if wide >= 3 else 0
+    spans = [int((i + 1) * wide) - int(i * wide) - gap for i in range(len(shown))]
     room = height - 1 if wide >= 3 else height
     out: list[list[Piece]] = []
     for line in range(room):
         floor = (room - 1 - line) * 8
         pieces: list[Piece] = []
-        for level in shown:
+        for level, span in zip(shown, spans, strict=True):
             filled = min((level.value or 0.0) / top, 1.0) * room * 8 if math.isfinite(level.value or 0.0) else room * 8
             eighths = min(max(round(filled) - floor, 0), 8)
             full = GLYPH[level.phase] if level.phase is not Phase.SYNCED else "█"
             glyph = full if eighths == 8 else EIGHTHS[eighths - 1] if eighths else "·" if floor == 0 else " "
             style = ink[ROLE[level.phase]] if eighths else ink["track"]
-            pieces += [(glyph * (wide - gap), style), (" " * gap, style)]
+            pieces += [(glyph * span, style), (" " * gap, style)]
         out.append(pieces)
     if wide >= 3:
-        out.append([(str(level.rank).center(wide - gap) + " " * gap, ink["dim"]) for level in shown])
+        named = zip(shown, spans, strict=True)
+        out.append([(str(level.rank).center(span) + " " * gap, ink["dim"]) for level, span in named])
     return out
 
 

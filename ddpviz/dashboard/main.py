@@ -362,4 +362,11 @@ class Main(Screen[None]):
         self.dashboard.leave()
 
     def action_interrupt(self) -> None:
-        self.dashboard.leave()
+        """Ctrl+C copies text that is selected with the mouse; without any it quits."""
+        selected = self.get_selected_text()
+        if selected:
+            self.app.copy_to_clipboard(selected)
+            self.clear_selection()
+            self.notify("copied", timeout=1.5)
+        else:
+            self.dashboard.leave()

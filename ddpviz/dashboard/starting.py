@@ -17,6 +17,14 @@ from ddpviz.timeline.model import RankState, Timeline
 STAGES = ("torch", "process group", "DDP module", "first backward")
 
 
+LESSON = (
+    (M.LOCAL, "a backward pass that stays local: each rank adds its own gradients, nothing is sent"),
+    (M.SYNCED, "one that is all-reduced: bucket by bucket the ranks' gradients become their mean"),
+    (M.STEP, "an optimizer step that used the mean: the replicas stay the same model"),
+    (M.WRONG_STEP, "a step on gradients never averaged: the replicas part, and PyTorch says nothing"),
+)
+
+
 def reached(tl: Timeline, state: RankState) -> int:
     """How many of STAGES a rank has behind it."""
     if any(len(m.lanes[state.rank].passes) for m in tl.modules if state.rank in m.lanes):
@@ -70,7 +78,12 @@ def starting_text(snap: Snapshot, here: Situation, ink: dict[str, Style], *, hei
     if not known:
         text.append(f"{M.WAITING.glyph} the command runs; no process with torch has shown up yet", ink["running"])
         text.append(f" … {clock(snap.now)}\n", ink["running"])
-    text.append("\n" + before_the_module(tl), ink["text"])
+    text.append("\n" + before_the_module(tl) + "\n", ink["text"])
+    if height - len(shown) >= 8 + len(LESSON):
+        text.append("\nWhat will be drawn here\n", ink["strong"] + bold)
+        for mark, lesson in LESSON:
+            text.append(f"  {mark.glyph * 3}  ", ink[mark.role])
+            text.append(lesson + "\n", ink["dim"])
     return ("Waiting", "waiting", text) if here.hang is not None else ("Starting", "", text)
 
 

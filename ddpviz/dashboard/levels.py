@@ -58,6 +58,7 @@ class Levels:
     levels: tuple[Level, ...]
     index: int  # the newest pass begun by then; -1: none
     moving: tuple[int, ...]  # buckets whose all-reduce runs on some rank
+    layout: int  # the bucket layout of this pass; -1: nothing sent
     done: int  # buckets whose all-reduce has ended on every rank, in this pass
     buckets: int  # buckets of the layout in force; 0: none sent in this pass
     mean: float | None  # where the levels meet, once an all-reduce of this pass has started
@@ -69,11 +70,12 @@ def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | No
     reached = {rank: newest(module.lanes[rank], time) for rank in module.ranks if rank in module.lanes}
     index = max(reached.values(), default=-1)
     made = gather(module, index)
-    moving, done, buckets, mean = _wire(made, time)
+    moving, done, buckets, mean, layout = _wire(made, time)
     return Levels(
         levels=tuple(_levels(module, reached, index, made.rest if made else 0, time)),
         index=index,
         moving=moving,
+        layout=layout,
         done=done,
         buckets=buckets,
         mean=mean,
@@ -81,18 +83,18 @@ def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | No
     )
 
 
-def _wire(made: Gathered | None, time: int) -> tuple[tuple[int, ...], int, int, float | None]:
-    """Buckets under way, how many are done, how many there are, and where the levels meet; once a launch has been."""
+def _wire(made: Gathered | None, time: int) -> tuple[tuple[int, ...], int, int, float | None, int]:
+    """Buckets under way, how many are done and there are, where the levels meet, the layout; once one was launched."""
     wire = made.wire if made is not None else None
     if made is None or wire is None or time < wire[0]:
-        return (), 0, 0, None
+        return (), 0, 0, None, -1
     rows = made.buckets[made.buckets["launch"] > 0]
     under_way = (rows["launch"] <= time) & ((rows["done"] == 0) | (time < rows["done"]))
     moving = set(rows["index"][under_way].tolist())
     ended = set(rows["index"][(rows["done"] > 0) & (rows["done"] <= time)].tolist()) - moving
     synced = (made.sync == Sync.SYNCED) & ((made.rows["flags"] & int(r.PassFlag.HAS_NORM)) != 0)
     mean = float(made.rows["norm"][synced][0]) if synced.any() else None
-    return tuple(sorted(moving)), len(ended), int(rows["index"].max()) + 1, mean
+    return tuple(sorted(moving)), len(ended), int(rows["index"].max()) + 1, mean, int(rows["layout"].max())
 
 
 def _levels(module: Module, reached: dict[int, int], index: int, rest: int, time: int) -> Iterator[Level]:

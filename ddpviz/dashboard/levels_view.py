@@ -12,6 +12,7 @@ from ddpviz.dashboard.draw import Piece, strip
 from ddpviz.dashboard.format import norm, shorten
 from ddpviz.dashboard.levels import Level, Levels, Phase, levels, scale
 from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
@@ -182,16 +183,10 @@ def _columns(
 def _meaning(now: Levels, module: Module, width: int, ink: dict[str, Style]) -> list[Piece]:
     """One line under the bars: where the levels stand."""
     phases = {level.phase for level in now.levels if level.value}
-    layout = module.layouts[-1] if module.layouts else None
     if now.moving:
-        number = now.moving[0]
-        layers = (
-            ", ".join(module.params[p].name for p in layout.buckets[number])
-            if layout and number < len(layout.buckets)
-            else ""
-        )
-        head = f"▓ bucket {number} moves round {len(module.ranks)} ranks"
-        count = f"  {now.done} of {now.buckets} done"
+        layers = layers_of(module, now.layout, now.moving[0])
+        head = f"▓ bucket {now.moving[0]} moves round {len(module.ranks)} ranks"
+        count = f"  {now.done} of {now.buckets} done" if now.buckets > 1 else ""
         room = width - len(head) - len(count) - 3
         middle = f" ({shorten(layers, room)})" if layers and room > 8 else ""
         return [(head + middle, ink["running"]), (count, ink["dim"])]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ddpviz.dashboard.format import norm, plural, ranges, shorten, size
 from ddpviz.dashboard.levels import Levels, levels
 from ddpviz.dashboard.moments import between, gather
+from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor, longest, module_of
 from ddpviz.timeline.model import Gradients, Module, Replicas, Site, Step, Sync, Timeline
 from ddpviz.trace import records as r
@@ -28,7 +29,7 @@ def narrate(tl: Timeline, cursor: Cursor, now: Levels | None = None) -> str:
     now = levels(tl, module, cursor.time) if now is None else now
     index = now.index if now.index >= 0 else cursor.index
     if now.moving:
-        return _moving(module, index, now.moving[0], now.done, now.buckets)
+        return _moving(module, index, now)
     step = _step_behind(tl, module, index, cursor.time)
     if step is not None:
         return _stepped(tl, module, step, index)
@@ -87,14 +88,12 @@ def _sum_of(module: Module, index: int) -> str:
     return f"the sum of micro-steps {first} to {index}" if first < index else "this micro-step's gradients"
 
 
-def _moving(module: Module, index: int, bucket: int, done: int, buckets: int) -> str:
-    layout = module.layouts[-1] if module.layouts else None
-    names = ""
-    if layout is not None and bucket < len(layout.buckets):
-        names = f" ({shorten(', '.join(module.params[p].name for p in layout.buckets[bucket]), 48)})"
-    rest = f"; {done} of {buckets} buckets are done" if done else ""
+def _moving(module: Module, index: int, now: Levels) -> str:
+    layers = layers_of(module, now.layout, now.moving[0])
+    names = f" ({shorten(layers, 48)})" if layers else ""
+    rest = f"; {now.done} of {now.buckets} buckets are done" if now.done else ""
     return (
-        f"Micro-step {index} runs outside no_sync: bucket {bucket}{names} is being averaged over "
+        f"Micro-step {index} is all-reduced: bucket {now.moving[0]}{names} is being averaged over "
         f"{_all(module)}{rest}. It carries {_sum_of(module, index)}."
     )
 

@@ -17,6 +17,7 @@ from ddpviz.dashboard import format as fmt
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import OF_SYNC, M
 from ddpviz.dashboard.messages import GoTo
+from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.chart import ticks
@@ -182,20 +183,6 @@ def _names(module: Module, index: int, lanes: list[Lane]) -> dict[tuple[int, int
             key = int(bucket["layout"]), int(bucket["index"])
             names[key] = layers_of(module, *key)
     return names
-
-
-def layers_of(module: Module, layout: int, bucket: int) -> str:
-    """The layers of a bucket, shortly: `head, trunk.2`; an empty string if the layout is unknown."""
-    if layout >= len(module.layouts) or bucket >= len(module.layouts[layout].buckets):
-        return ""
-    layers = [
-        module.params[i].name.rpartition(".")[0] or module.params[i].name
-        for i in module.layouts[layout].buckets[bucket]
-        if i < len(module.params)
-    ]
-    unique = list(dict.fromkeys(layers))
-    words = ", ".join(unique) if len(unique) <= 3 else f"{unique[0]} … {unique[-1]} ({len(unique)})"
-    return f"layer{'s' if len(unique) > 1 else ''} {words}" if unique and unique[0].isdigit() else words
 
 
 def _scale(lanes: list[Lane], index: int, left: int, width: int) -> Scale:

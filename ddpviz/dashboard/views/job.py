@@ -6,8 +6,8 @@ import shlex
 
 from ddpviz.dashboard import format as fmt
 from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor
-from ddpviz.dashboard.views.backward import layers_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.timeline.model import Module, RankState, Timeline
 from ddpviz.trace.records import PassFlag

@@ -18,7 +18,7 @@ from ddpviz.findings import find
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
-from ddpviz.trace.reader import RunReader
+from ddpviz.trace.reader import RunError, RunReader
 from ddpviz.trace.rundir import live_status
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ class Feed:
         try:
             self._follow()
         except Exception as error:  # whatever it is, the screen says so instead of standing still
-            self._hand_over(complete=True, error=f"{type(error).__name__}: {error}")
+            ours = isinstance(error, RunError) or type(error).__name__ == "JobError"  # those speak for themselves
+            self._hand_over(complete=True, error=str(error) if ours else f"{type(error).__name__}: {error}")
 
     def _follow(self) -> None:
         if self.job is not None:

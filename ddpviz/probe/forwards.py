@@ -148,7 +148,7 @@ def wrap_ddp(session: Session, patch: Any) -> None:
             finally:
                 session.forwarding -= 1
 
-        return forward
+        return torch_private.in_place_of(forward, original)
 
     def join_part(note: bool) -> Any:
         def make(original: Any) -> Any:

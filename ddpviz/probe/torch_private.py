@@ -34,16 +34,31 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def skip_in_dynamo(codes: Iterable[types.CodeType]) -> None:
+def skip_in_dynamo(wrappers: Iterable[types.CodeType], bodies: Iterable[types.CodeType]) -> None:
     """Have dynamo run these functions as it runs torch's own skipped files: untraced, and without a graph break.
 
-    `torch._dynamo.eval_frame.skip_code`: seen in 2.13 and 2.14. Does nothing while dynamo is not imported.
+    `wrappers` go on into the job's own code, which is traced as ever; nothing below `bodies` is traced.
+    `eval_frame.skip_code`, `set_code_exec_strategy`: seen in 2.13 and 2.14. Does nothing while dynamo is not imported.
     """
-    frames = sys.modules.get("torch._dynamo.eval_frame")
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     skip = getattr(frames, "skip_code", None)
-    if skip is not None:
-        for code in codes:
+    if skip is None:
+        return
+    for code in wrappers:
+        skip(code)
+    for code in (*bodies, *(c for c in intercept.__code__.co_consts if isinstance(c, types.CodeType))):
+        try:
+            strategy = frames.FrameExecStrategy(frames.FrameAction.SKIP, frames.FrameAction.SKIP)
+            frames.set_code_exec_strategy(code, strategy)
+        except AttributeError:
             skip(code)
+
+
+def in_place_of(wrapper: Any, original: Any) -> Any:
+    """`wrapper` as if it stood where `original` does: dynamo decides by a function's file how to enter a module."""
+    code = original.__code__
+    wrapper.__code__ = wrapper.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
+    return wrapper
 
 
 # --- process groups --------------------------------------------------------------------------------------------------

@@ -129,8 +129,14 @@ def batch(generator):
     return torch.randn(6, 9, generator=generator), torch.randn(6, 5, generator=generator)
 
 
+def collectives():
+    """How many collectives each group has counted so far, in all."""
+    return sum(g._get_sequence_number_for_group() for g in list(dist.distributed_c10d._world.pg_map))
+
+
 def train(case, watch):
     rank = dist.get_rank()
+    began = collectives()
     torch.manual_seed(7)
     module = Block(case.get("model", "plain"))
     if case.get("frozen"):
@@ -244,9 +250,10 @@ def train(case, watch):
         "optimizer": digest(state),
         "gradients alive after zero_grad": alive,
         "scaler": scaler.get_scale() if scaler else None,
+        "collectives": collectives() - began,
         "random": digest([torch.get_rng_state(), generator.get_state()]),
-        "graphs": None if not case.get("compile") else digest(dict(torch._dynamo.utils.counters["stats"])),
-        "breaks": None if not case.get("compile") else sum(torch._dynamo.utils.counters["graph_break"].values()),
+        "graphs": None if not case.get("compile") else dict(torch._dynamo.utils.counters["stats"]),
+        "breaks": None if not case.get("compile") else dict(torch._dynamo.utils.counters["graph_break"]),
     }
 
 

@@ -144,6 +144,9 @@ class Fold:
         for job in self._jobs.values():
             job.fold.live = False
         best = max(self._jobs.values(), key=lambda j: j.worth, default=None)
+        if best is not None and self._info.get("status") in ("starting", "running", "hung"):
+            # what is alive, or stuck, is the newest attempt of the job, even before it has built a module
+            best = max((j for j in self._jobs.values() if j.key[0] == best.key[0]), key=lambda j: (j.key[1], j.started))
         newest = max(self._jobs.values(), key=lambda j: j.started, default=None)
         shown = best.fold if best is not None else self._empty
         self._write_run(shown, latest=best is newest)

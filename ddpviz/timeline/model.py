@@ -133,7 +133,7 @@ class RankState:
     def status(self) -> str:
         """ "running", "waiting", "finished", "failed" or "died" (gone without a last word)."""
         if self.exit is not None:
-            return "finished" if self.exit.reason in ("finished", "detached") and not self.exit.code else "failed"
+            return "finished" if self.exit.reason != "exception" and not self.exit.code else "failed"
         if self.signal is not None or self.exit_code not in (None, 0):
             return "died"
         return "waiting" if self.stack is not None and self.stack.doing != "computing" else "running"

@@ -354,6 +354,15 @@ def test_narration_of_a_wrong_step() -> None:
     assert "different models" in text
 
 
+def test_narration_of_a_step_that_differs_between_ranks() -> None:
+    tl = run("mixed")
+    made = gather(tl.modules[0], 7)
+    assert made is not None
+    text = narrate(tl, Cursor(index=7, live=False, time=max(made.rest + 1, int(made.stepped.max()))))
+    assert "rank 0 used averaged gradients" in text
+    assert "rank 1 used averaged ones with more of its own added" in text
+
+
 def test_narration_before_there_is_anything() -> None:
     assert "imports torch" in before_the_module(Timeline())
     assert "imports torch" in narrate(Timeline(), Cursor())

@@ -62,6 +62,9 @@ def findings_text(
     """The worst findings, as many as there is room for; without any, what was measured to be right."""
     text = Text()
     found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO])
+    if not snap.judged:
+        text.append("the rules have not looked at this run yet", ink["dim"])
+        return text
     if not found:
         text.append(f"{M.GOOD.glyph} ", ink["synced"])
         text.append(_all_right(snap.tl, cursor) + "\n", ink["text"])

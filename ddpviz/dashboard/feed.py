@@ -40,6 +40,7 @@ class Snapshot:
     now: int  # ns on the run's clock: the present while it runs, else the last thing heard
     running: bool
     complete: bool  # everything written so far has been read
+    judged: bool = True  # the rules have looked at it
     exit_code: int | None = None  # of a job that this viewer started
     problems: tuple[str, ...] = ()
     error: str = ""  # the run cannot be followed, in one line
@@ -147,7 +148,8 @@ class Feed:
             if changed or (whole and self.latest is not None and not self.latest.complete):
                 told = True
                 self._hand_over(complete=whole, problems=tuple(reader.problems))
-            if self._rule(force=whole):  # after the picture, which needs no verdict to be looked at
+            unjudged = self._ruled_version < 0
+            if self._rule(force=whole) or (unjudged and self._ruled_version >= 0):  # after the picture
                 self._hand_over(complete=whole, problems=tuple(reader.problems))
             if not batches:
                 self._stop.wait(QUICK if changed else CALM if self._running() else IDLE)
@@ -185,6 +187,7 @@ class Feed:
             now=present(self._info, tl, running=self._running()),
             running=self._running() and not error,
             complete=complete,
+            judged=self._ruled_version >= 0,
             exit_code=self._code,
             problems=problems,
             error=error,

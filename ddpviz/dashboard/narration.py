@@ -98,6 +98,15 @@ def _moving(module: Module, index: int, now: Levels) -> str:
     )
 
 
+_USED = {
+    Gradients.SYNCED: "averaged gradients",
+    Gradients.LOCAL: "its own, never averaged",
+    Gradients.STALE: "averaged ones with more of its own added",
+    Gradients.MIXED: "partly averaged ones",
+    Gradients.NONE: "none at all",
+}
+
+
 def _passed(tl: Timeline, module: Module, index: int) -> str:
     verdict = Sync(int(module.verdicts[index])) if index < len(module.verdicts) else Sync.RUNNING
     if verdict is Sync.LOCAL:
@@ -188,6 +197,14 @@ def _stepped(tl: Timeline, module: Module, step: Step, index: int) -> str:
             f"Step {number}{at}: gradients were added after the all-reduce and never averaged; "
             f"each rank stepped with its own.{apart}"
         )
+    kinds = {kind for kind in part.by_rank if kind is not None}
+    if part.gradients is Gradients.MIXED and len(kinds) > 1:
+        told = "; ".join(
+            f"rank {ranges(k for k, its in zip(module.ranks, part.by_rank, strict=True) if its is kind)} "
+            f"used {_USED[kind]}"
+            for kind in sorted(kinds)
+        )
+        return f"Step {number}{at}: {told}.{apart}"
     if part.gradients is Gradients.MIXED:
         return (
             f"Step {number}{at}: a part of the gradients was averaged, a part was not; "

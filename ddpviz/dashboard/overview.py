@@ -167,7 +167,7 @@ class Overview(Container):
         if wide:
             found = self.query_one("#findings-panel", Panel)
             errors = any(f.severity.word == "error" for f in snap.findings)
-            _title(found, title_of_findings(snap.findings))
+            _title(found, title_of_findings(snap.findings) if snap.judged else "Findings")
             found.set_class(errors, "-wrong")
             self._put(
                 self._found, "found", findings_text(snap, cursor, ink, lines=room, trends=trends, width=self._width())

@@ -41,7 +41,7 @@ class Prompt(ModalScreen[str | None]):
     DEFAULT_CSS = """
     Prompt { align: center bottom; background: transparent; }
     Prompt > Vertical { height: 3; width: 100%; border: round $local; background: $panel; padding: 0 1; }
-    Prompt Input { border: none; height: 1; padding: 0; background: $panel; }
+    Prompt Input, Prompt Input:focus { border: none; height: 1; padding: 0; background: $panel; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
 
@@ -95,6 +95,7 @@ class Help(ModalScreen[None]):
         width: 76; max-width: 100%; height: auto; max-height: 92%;
         border: round $local; background: $panel; padding: 1 2;
         border-title-color: $strong; border-title-style: bold;
+        scrollbar-size-vertical: 1; scrollbar-background: $panel; scrollbar-color: $border;
     }
     Help Static { height: auto; width: 1fr; background: $panel; }
     """

@@ -65,9 +65,17 @@ class Levels:
     apart_since: int | None  # step after which replicas differed, if that was before this moment
 
 
-def levels(tl: Timeline, module: Module, time: int, findings: list[Finding] | None = None) -> Levels:
-    """The levels at `time` (ns on the run's clock)."""
+def levels(
+    tl: Timeline, module: Module, time: int, findings: list[Finding] | None = None, upto: int | None = None
+) -> Levels:
+    """The levels at `time` (ns on the run's clock).
+
+    Ranks that nothing holds together run apart. With `upto`, the pass that is looked at, a rank that was already in a
+    later one is drawn as it left that pass.
+    """
     reached = {rank: newest(module.lanes[rank], time) for rank in module.ranks if rank in module.lanes}
+    if upto is not None and upto >= 0:
+        reached = {rank: min(own, upto) for rank, own in reached.items()}
     index = max(reached.values(), default=-1)
     made = gather(module, index)
     moving, done, buckets, mean, layout = _wire(made, time)

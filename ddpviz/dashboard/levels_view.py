@@ -58,14 +58,24 @@ class LevelsView(Widget):
         if self._told is None or not self.size.width or not self.size.height:
             return
         tl, cursor, findings = self._told
-        key = (id(tl), tl.version, cursor.time, cursor.module, cursor.rank, self.size, self.app.theme, len(findings))
+        key = (
+            id(tl),
+            tl.version,
+            cursor.time,
+            cursor.index,
+            cursor.module,
+            cursor.rank,
+            self.size,
+            self.app.theme,
+            len(findings),
+        )
         if key == self._key:
             return
         self._key = key
         module = module_of(tl, cursor)
         old, self._lines, self.now = self._lines, [], None
         if module is not None:
-            now = self.now = levels(tl, module, cursor.time, findings)
+            now = self.now = levels(tl, module, cursor.time, findings, cursor.index)
             width, height = self.size
             ink, fill = roles(self.app), self.rich_style
             pieces = draw(now, module, scale(module, max(now.index, 0)), width, height, ink, cursor.rank)

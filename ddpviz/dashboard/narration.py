@@ -26,7 +26,7 @@ def narrate(tl: Timeline, cursor: Cursor, now: Levels | None = None) -> str:
             f"{plural(len(module.ranks), 'rank')} start from the same {plural(len(module.params), 'parameter')}. "
             "No backward pass has ended yet."
         )
-    now = levels(tl, module, cursor.time) if now is None else now
+    now = levels(tl, module, cursor.time, upto=cursor.index) if now is None else now
     index = now.index if now.index >= 0 else cursor.index
     if now.moving:
         return _moving(module, index, now)

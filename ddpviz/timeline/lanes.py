@@ -78,6 +78,7 @@ class LaneFold:
         elif kind is _BUCKET:
             self._add_buckets(rows)
         elif kind is _STEP:
+            rows = rows[rows["index"] < self.steps.size + self.skipped.size + _MOST_MISSING]
             skipped = rows["flags"] & _SKIPPED != 0
             if skipped.any():
                 at = self.skipped.extend_sorted(rows[skipped], "index")
@@ -108,13 +109,12 @@ class LaneFold:
         data[index] = rows
         gaps = np.setdiff1d(np.arange(old, len(data)), index, assume_unique=False)
         before = np.setdiff1d(np.arange(old, len(data)), gaps)
-        for gap in gaps:
-            known = before[: np.searchsorted(before, gap)]
-            last = int(known[-1]) if len(known) else old - 1
-            data["index"][gap] = gap
-            if last >= 0:
-                data["window"][gap] = data["window"][last]
-                data["begin"][gap] = data["end"][gap] = data["end"][last]
+        if len(gaps):
+            last = np.concatenate([[old - 1], before])[np.searchsorted(before, gaps)]  # the pass known before each gap
+            data["index"][gaps] = gaps
+            gaps, last = gaps[last >= 0], last[last >= 0]
+            data["window"][gaps] = data["window"][last]
+            data["begin"][gaps] = data["end"][gaps] = data["end"][last]
         self.dirty_passes.add(min(old, int(index.min())), len(data))
 
     def _add_buckets(self, rows: Rows) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from ddpviz.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, parse
@@ -16,6 +17,8 @@ from ddpviz.version import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. No traceback of ddpviz's own reaches the user."""
     _mind_streams()
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # a NaN in somebody's gradients is no warning of ours to print over the screen
     try:
         options = parse(list(sys.argv[1:] if argv is None else argv))
         code = int(options.command(options))

@@ -17,7 +17,7 @@ torch.manual_seed(0)
 model = DDP(nn.Linear(6, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 generator = torch.Generator().manual_seed(rank)
-for step in range(4):
+for _step in range(4):
     model(torch.randn(4, 6, generator=generator)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -77,4 +77,3 @@ def test_exit_codes_stay_and_are_noted(tmp_path: Path, end: str, code: int, reas
         assert exit is not None
         assert "the script's own error" in exit.error
         assert "ValueError: the script's own error" in done.output
-

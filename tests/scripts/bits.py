@@ -1,6 +1,6 @@
 """Trains a small model and prints a digest of its parameters: the same bits, watched or not. Ends in the way asked for.
 
-    bits.py [--fault exception|memory|block] [--end raise|exit3|os5|kill|term|fork|systemexit4]
+bits.py [--fault exception|memory|block] [--end raise|exit3|os5|kill|term|fork|systemexit4]
 """
 
 import argparse

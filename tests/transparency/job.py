@@ -192,7 +192,9 @@ def train(case, watch):
             return
         if scaler:
             if step == 1:
-                next(p.grad for p in ddp.parameters() if p.grad is not None).view(-1)[0] = float("inf")
+                next(p.grad for p in ddp.parameters() if p.grad is not None and not p.grad.is_sparse).view(-1)[0] = (
+                    float("inf")
+                )
             scaler.unscale_(optimizer)
         if case.get("create_graph"):
             for p in ddp.parameters():

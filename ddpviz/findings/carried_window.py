@@ -43,7 +43,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
             f"The window{words.of(tl, module)} that begins at micro-step {first}{words.at(where)} holds "
             f"{usual + extra} micro-steps instead of {usual}: {words.plural(extra, 'micro-step')} left over from "
             f"before, and never stepped, went into it. {words.plural(len(starts), 'window is', 'windows are')} like "
-            f"that, and {words.plural(extra, 'micro-step')} were left over at the end.",
+            f"that, and {words.plural(extra, 'micro-step')} {'was' if extra == 1 else 'were'} left over at the end.",
             "Close the short window at the end of an epoch: synchronise and step on its last micro-step too, `if (i "
             "+ 1) % accumulation == 0 or i + 1 == len(loader)`; or zero the gradients when an epoch starts.",
             module=module.id,

@@ -38,7 +38,8 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     known = flags & PassFlag.FLAGS_KNOWN
     forward = words.at(tl.site(lane.rank, int(last["forward_site"])))
     which = words.numbered("micro-step", [int(i) for i in indices])
-    if flags & PassFlag.COMM_HOOK and flags & PassFlag.REDUCER_DONE and not int(last["launched"]):
+    handed = len(lane.buckets_of(int(last["index"]))) > 0  # a bucket row without a collective: the hook got the bucket
+    if flags & PassFlag.COMM_HOOK and handed and not int(last["launched"]):
         hook = f" '{module.hook}'" if module.hook else ""
         return Why(
             "hook",
@@ -66,7 +67,18 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
             f"{words.start(which)} ran under no_sync()",
             "Leave no_sync() for the forward and backward of the last micro-step before the step",
         )
+    synced = np.flatnonzero(lane.sync[: int(last["index"])] != int(Sync.LOCAL))
+    earlier = int(synced[-1]) if len(synced) else -1
+    used_up = earlier >= 0 and int(lane.passes[earlier]["window"]) == int(last["window"])
     if not bool(facts.has(rows, PassFlag.FORWARD_SEEN).any()):
+        if used_up:
+            return Why(
+                "spent",
+                f"No DDP forward came between micro-step {earlier}, which was all-reduced, and {which}: it is a "
+                "second backward of one forward (retain_graph=True), or the model was called around its wrapper; DDP "
+                "all-reduces once for each forward",
+                "Run one backward on the sum of the losses, and call the wrapper, model(x), for every forward",
+            )
         return Why(
             "bypass",
             f"No DDP forward came before {which}: the model was called around its wrapper, as ddp.module(x) does, and "
@@ -88,9 +100,7 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
             f"Use {words.names(missing, 2)} in the loss, remove or freeze what is not used before wrapping, or pass "
             "find_unused_parameters=True to DistributedDataParallel",
         )
-    synced = np.flatnonzero(lane.sync[: int(last["index"])] != int(Sync.LOCAL))
-    earlier = int(synced[-1]) if len(synced) else -1
-    if earlier >= 0 and int(lane.passes[earlier]["window"]) == int(last["window"]):
+    if used_up:
         return Why(
             "spent",
             "DDP all-reduces once for each forward that arms it, in the next backward, whatever loss that belongs "

@@ -53,7 +53,7 @@ def ended(run: RunInfo) -> bool:
 class Used:
     """The executed steps of one module in which some rank used gradients of one kind; `first` is the oldest of them."""
 
-    indices: Ints
+    indices: Ints  # of the rank with the most
     ranks: tuple[int, ...]
     first: Step
     part: StepPart
@@ -66,22 +66,24 @@ class Used:
 
 def steps_with(tl: Timeline, module: Module, kind: Gradients) -> Used | None:
     """Steps in which a rank used gradients of this kind. Steps whose gradients are all zero are left out."""
-    by_rank: dict[int, Ints] = {}
+    chosen: dict[int, npt.NDArray[np.void]] = {}
     for lane in lanes(module):
-        chosen = lane.gradients == int(kind)
-        if chosen.any():
-            zero = has(lane.steps, r.StepFlag.HAS_GRAD) & (lane.steps["grad_norm"] == 0)
-            chosen &= ~zero
-        if chosen.any():
-            by_rank[lane.rank] = lane.steps["index"][chosen].astype(np.int64)
-    if not by_rank:
+        wrong = lane.gradients == int(kind)
+        if wrong.any():
+            wrong &= ~(has(lane.steps, r.StepFlag.HAS_GRAD) & (lane.steps["grad_norm"] == 0))
+        if wrong.any():
+            chosen[lane.rank] = lane.steps[wrong]
+    if not chosen:
         return None
-    indices = np.unique(np.concatenate(list(by_rank.values())))
-    step = step_at(tl, int(indices[0]))
+    earliest = min(chosen, key=lambda k: (int(chosen[k][0]["after"]), int(chosen[k][0]["index"]), k))
+    after = int(chosen[earliest][0]["after"])
+    step = step_at(tl, int(chosen[earliest][0]["index"]))
     part = next((p for p in step.parts if p.module == module.id), None) if step is not None else None
     if step is None or part is None:
         return None
-    return Used(indices, tuple(by_rank), step, part, tuple(k for k, v in by_rank.items() if v[0] == indices[0]))
+    first_ranks = tuple(k for k in chosen if int(chosen[k][0]["after"]) == after)
+    most = max(chosen.values(), key=len)["index"].astype(np.int64)
+    return Used(most, tuple(chosen), step, part, (earliest, *(k for k in first_ranks if k != earliest)))
 
 
 def step_at(tl: Timeline, index: int) -> Step | None:

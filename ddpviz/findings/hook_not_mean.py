@@ -46,8 +46,10 @@ def _silent(lane: Lane) -> facts.Ints:
     if not len(step) or not len(lane.gradients):
         return np.zeros(0, np.int64)
     local = (lane.gradients == int(Gradients.LOCAL))[np.maximum(step, 0)] & (step >= 0)
-    cycle = facts.has(lane.passes, PassFlag.COMM_HOOK | PassFlag.REDUCER_DONE) & (lane.passes["launched"] == 0)
-    return np.flatnonzero(local & cycle & (lane.sync == int(Sync.LOCAL)))
+    handed = np.zeros(len(step), bool)
+    handed[lane.buckets["pass"][lane.buckets["pass"] < len(step)]] = True
+    handed &= facts.has(lane.passes, PassFlag.COMM_HOOK) & (lane.passes["launched"] == 0)
+    return np.flatnonzero(local & handed & (lane.sync == int(Sync.LOCAL)))
 
 
 def _compare(module: Module) -> tuple[facts.Ints, str]:

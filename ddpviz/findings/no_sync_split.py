@@ -89,8 +89,10 @@ def _split(lane: Lane) -> dict[str, facts.Ints]:
     if len(lane.gradients):
         wrong = np.isin(lane.gradients, [int(Gradients.LOCAL), int(Gradients.STALE)])
         harmed &= wrong[np.maximum(step, 0)]
+    # another forward with gradients came first: it armed the reducer, and its flag is the one recorded
+    other = np.isin(np.arange(len(flags)) - 1, [u.after for u in lane.unanswered])
     return {
-        "backward": np.flatnonzero(known & ~forward & backward & synced),
-        "armed": np.flatnonzero(known & forward & backward & synced),
+        "backward": np.flatnonzero(known & ~forward & backward & synced & ~other),
+        "armed": np.flatnonzero(known & backward & synced & (forward | other)),
         "forward": np.flatnonzero(known & forward & ~backward & local & harmed),
     }

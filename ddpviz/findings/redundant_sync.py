@@ -35,6 +35,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
         of = words.of(tl, module)
         window = [int(i) for i in sent]
         split = facts.has(lane.passes[wasted], PassFlag.FLAGS_KNOWN | PassFlag.NO_SYNC_BACKWARD)
+        split &= ~np.isin(
+            wasted - 1, [u.after for u in lane.unanswered]
+        )  # another forward armed it: no-sync-split says
         message = (
             f"{words.start(words.numbered('micro-step', window))}{of}{words.at(where)} fed one step and were each "
             "all-reduced; only the last has to be, since it carries the sum. "

@@ -155,8 +155,8 @@ def _out_of_phase(tl: Timeline, module: Module) -> Iterator[Finding]:
     tables = {lane.rank: lane.steps for lane in facts.lanes(module) if lane.rank not in gone and len(lane.steps)}
     if len(tables) < 2 or module.drift is not None:
         return
-    first_rows = next(iter(tables.values()))
-    if all(np.array_equal(rows["after"], first_rows["after"]) for rows in tables.values()):
+    rows0 = next(iter(tables.values()))
+    if all(np.array_equal(rows[["index", "after"]], rows0[["index", "after"]]) for rows in tables.values()):
         return  # in phase: compared already
     common = None
     for rows in tables.values():
@@ -165,8 +165,6 @@ def _out_of_phase(tl: Timeline, module: Module) -> Iterator[Finding]:
     if common is None or not len(common):
         return
     last = [rows[np.searchsorted(rows["after"], common, "right") - 1] for rows in tables.values()]
-    if all(np.array_equal(rows["index"], last[0]["index"]) for rows in last):
-        return  # in phase: compared already
     sums = np.array([rows["param_checksum"] for rows in last])
     apart = np.flatnonzero((sums != sums[0]).any(0))
     if not len(apart):
@@ -175,23 +173,40 @@ def _out_of_phase(tl: Timeline, module: Module) -> Iterator[Finding]:
     taken = {rank: int((rows["after"] <= first).sum()) for rank, rows in tables.items()}
     few = [rank for rank, n in taken.items() if n == min(taken.values())]
     most = next(rank for rank, n in taken.items() if n == max(taken.values()))
-    theirs, mine = tables[most]["after"], tables[few[0]]["after"]
-    lost = [int(a) for a in theirs[theirs <= first] if a not in mine]
-    row = tables[most][int(np.searchsorted(tables[most]["after"], first, "right")) - 1]
+    at = int(np.searchsorted(tables[most]["after"], first, "right")) - 1
+    row = tables[most][at]
     where = tl.site(most, int(row["site"]))
-    skipped = f", which skipped the step after {words.numbered('micro-step', lost)}" if lost else ""
+    if len(few) < len(taken):
+        theirs, mine = tables[most]["after"], tables[few[0]]["after"]
+        lost = [int(a) for a in theirs[theirs <= first] if a not in mine]
+        skipped = f", which skipped the step after {words.numbered('micro-step', lost)}" if lost else ""
+        blamed, backward = tuple(few), lost[0] if lost else first
+        reason = (
+            f"Up to there {words.ranks(few)} took {words.plural(min(taken.values()), 'step')}{skipped}, and rank "
+            f"{most} took {max(taken.values())}."
+        )
+        advice = (
+            "Decide on all ranks together whether to skip a step: all-reduce the condition first "
+            "(dist.all_reduce(flag, op=dist.ReduceOp.MAX))."
+        )
+    else:
+        step = facts.step_at(tl, int(row["index"]))
+        part = facts.part_at(tl, module, int(row["index"]))
+        if step is None or part is None:
+            return
+        blamed, backward = module.ranks, first
+        reason, advice = _why(tl, module, step, part, int(tables[most][at - 1]["index"]) if at else -1)
     yield Finding(
         "replicas-diverged",
         Severity.ERROR,
-        f"After micro-step {first} the parameters{words.of(tl, module)} differ between ranks{words.at(where)}: up to "
-        f"there {words.ranks(few)} took {words.plural(min(taken.values()), 'step')}{skipped}, and rank {most} took "
-        f"{max(taken.values())}.",
-        "Decide on all ranks together whether to skip a step: all-reduce the condition first (dist.all_reduce(flag, "
-        "op=dist.ReduceOp.MAX)).",
+        f"After micro-step {first} and the step{words.at(where)} that follows it, the "
+        f"parameters{words.of(tl, module)} differ between {words.ranks(module.ranks)}: they are no longer the same "
+        f"model. {reason}",
+        advice,
         module=module.id,
-        ranks=tuple(few),
+        ranks=blamed,
         count=len(apart),
-        backward=lost[0] if lost else first,
+        backward=backward,
         step=int(row["index"]),
         file=where.file,
         line=where.line,

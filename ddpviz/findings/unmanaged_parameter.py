@@ -77,8 +77,8 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
     return Finding(
         "unmanaged-parameter",
         Severity.ERROR,
-        f"{'The parameter' if len(names) == 1 else 'The parameters'} {words.names(names)} {why}, so DDP does not "
-        f"average {'its' if len(names) == 1 else 'their'} gradients, and step "
+        f"{words.start(words.parameters(names))} {why}, so DDP does not average "
+        f"{'its' if len(names) == 1 else 'their'} gradients, and step "
         f"{int(row['index'])}{words.of(tl, module)}{words.at(where)} updated {'it' if len(names) == 1 else 'them'} on "
         f"each rank alone.{words.again(len(steps), len(lane.steps))}",
         advice,

@@ -67,6 +67,13 @@ def names(items: Sequence[str], limit: int = 4) -> str:
     return listed(items)
 
 
+def parameters(items: Sequence[str], limit: int = 4) -> str:
+    """`the parameters fc.weight and fc.bias`; names that already say so stay as they are."""
+    if all(name.startswith("parameter ") for name in items):
+        return names(items, limit)
+    return f"the parameter{'s' if len(items) > 1 else ''} {names(items, limit)}"
+
+
 def size(count: float) -> str:
     """Bytes, decimal: `512 B`, `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -93,13 +93,13 @@ def sharpness_aware():
             loss_of(model, x).backward()
         moves = [0.01 * p.grad / (p.grad.norm() + 1e-12) for p in model.parameters()]
         with torch.no_grad():
-            for p, e in zip(model.parameters(), moves):
+            for p, e in zip(model.parameters(), moves, strict=True):
                 p.add_(e)
         opt.zero_grad()
         second = loss_of(model, x)
         second.backward()
         with torch.no_grad():
-            for p, e in zip(model.parameters(), moves):
+            for p, e in zip(model.parameters(), moves, strict=True):
                 p.sub_(e)
         # the moves differ by rank, so equal parameters come back only up to rounding: take rank 0's
         for p in model.parameters():
@@ -189,7 +189,7 @@ def grad_by_hand():
     model = DDP(net("GradByHand"))
     opt, weights = sgd(model), list(model.parameters())
     for _ in range(3):
-        for w, g in zip(weights, torch.autograd.grad(loss_of(model), weights)):
+        for w, g in zip(weights, torch.autograd.grad(loss_of(model), weights), strict=True):
             dist.all_reduce(g)
             w.grad = g / world
         opt.step()
@@ -349,7 +349,7 @@ def two_optimizers():
         a.zero_grad()
         b.zero_grad()
         with torch.no_grad():
-            for s, p in zip(shadow.parameters(), model.module.parameters()):
+            for s, p in zip(shadow.parameters(), model.module.parameters(), strict=True):
                 s.lerp_(p, 0.1)
 
 

@@ -349,6 +349,8 @@ def operation(tl: Timeline, stack: r.Stack) -> str:
         return f"the all-reduce{bucket} in micro-step {stack.pass_index}{words.of(tl, module)}"
     if stack.doing == "forward broadcast":
         return "the broadcast of buffers at a DDP forward" + (words.of(tl, module) if module is not None else "")
+    if stack.doing == "bucket rebuild":
+        return "the broadcast of DDP's bucket layout, at the forward after the first all-reduced micro-step"
     if stack.doing == "DDP constructor":
         return "the constructor of DistributedDataParallel, which compares the models of all ranks"
     if stack.doing in _SETUP:

@@ -171,6 +171,8 @@ class Writer:
         doing = what(names)
         if doing == "backward":  # inside the engine: either it waits for a collective or a kernel takes long
             doing = "all-reduce" if waiting else "computing"
+        elif waiting and names[:1] == [("distributed.py", "_pre_forward")]:
+            doing = "bucket rebuild"  # the reducer's own broadcast, in C++, at the forward after the first all-reduce
         elif (
             doing == "computing" and waiting and ".wait(" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         ):

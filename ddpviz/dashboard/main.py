@@ -256,7 +256,8 @@ class Main(Screen[None]):
         self._with(lambda tl: play.goto(tl, self.cursor, 0))
 
     def action_live(self) -> None:
-        self._with(lambda tl: play.follow(tl, self.cursor))
+        over = self._snap is not None and not self._snap.running and self._snap.complete
+        self._with(lambda tl: (play.closing if over else play.follow)(tl, self.cursor))
 
     def action_speed(self, by: int) -> None:
         self._set_speed(play.change_speed(self.cursor, by))

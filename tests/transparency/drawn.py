@@ -11,7 +11,8 @@ MODELS = ("plain", "unused", "shared", "embedding", "sparse", "batchnorm", "chec
 
 def draw(seed: int, count: int) -> dict[str, Case]:
     """`count` cases. Left out is only what hangs in plain PyTorch: a few switches together with `join`, PowerSGD over
-    several buckets, an optimizer that refuses on one rank. Where PyTorch refuses a combination, the refusal has to be the same."""
+    several buckets, an optimizer that refuses on one rank. Where PyTorch refuses a combination, the refusal has to be
+    the same."""
     chance = random.Random(seed)
     return {f"drawn {seed}.{i}": _one(chance) for i in range(count)}
 

@@ -102,8 +102,7 @@ class Hang:
                 "reach (if rank == 0, a skipped batch, loops of different length, a metric computed on one rank)."
             )
         if "silent" in states:
-            return "Look for native code that holds the GIL after what that rank did last: such a call stops all "
-                   "Python threads."
+            return "Look for native code that holds the GIL after what that rank did last: it stops all Python threads."
         return "Look at what that rank is doing at the line above, and why it does not get to the collective."
 
     @property

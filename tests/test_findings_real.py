@@ -50,6 +50,7 @@ def check(tmp_path: Path, script: str, *options: str, limit: float = 200) -> tup
     )  # fmt: skip
     assert not done.timed_out, done.output
     assert done.left == []
+    assert report.exists(), done.output
     return done.code, json.loads(report.read_text())
 
 

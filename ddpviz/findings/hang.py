@@ -241,7 +241,8 @@ def _hang(tl: Timeline, rank: int, waiting: dict[int, RankState], needed: tuple[
             absent = fewest or odd
     else:
         least = min((counts.get(k, 0) for k in absent), default=0)
-        lower = [k for k in waiting if k in needed and counts.get(k, least + 1) < least]
+        ahead = counts.get(rank, least)
+        lower = [k for k in waiting if k != rank and k in needed and counts.get(k, least) < min(least, ahead)]
         absent = lower or absent
     ordered = [rank, *(k for k in sorted(waiting) if k != rank and k not in absent)]
     blocked = tuple(_waiter(tl, k, waiting[k]) for k in ordered if k not in absent or k == rank)

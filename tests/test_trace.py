@@ -9,11 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from ddpviz.trace import format as fmt
-from ddpviz.trace import records as r
+from ddpviz.trace import format as fmt, records as r
 from ddpviz.trace.reader import Batch, RunError, RunReader
 from ddpviz.trace.rundir import create_run
 from ddpviz.trace.writer import TraceFile

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpviz.trace import records as r
-from ddpviz.trace import stream
+from ddpviz.trace import records as r, stream
 from ddpviz.trace.reader import RunError, RunReader
 from ddpviz.trace.rundir import create_run, update_run
 from ddpviz.trace.writer import TraceFile

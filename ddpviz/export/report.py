@@ -130,7 +130,12 @@ def module_part(module: m.Module) -> Json:
         "comm_hook": module.hook or None,
         "unmanaged": [{"name": p.name, "reason": p.reason} for p in module.params if not p.managed],
         "buckets": [
-            {"index": index, "layout": number, "bytes": size, "parameters": [names[p] for p in params]}
+            {
+                "index": index,
+                "layout": number,
+                "bytes": size,
+                "parameters": [names[p] for p in params if 0 <= p < len(names)],
+            }
             for number, layout in enumerate(module.layouts)
             for index, (params, size) in enumerate(zip(layout.buckets, layout.bytes, strict=False))
         ],
@@ -226,7 +231,7 @@ def bucket_columns(lane: m.Lane) -> dict[int, list[Json]]:
 def backward_part(module: m.Module, index: int, verdict: str, columns: dict[int, list[Json]]) -> Json:
     ranks: list[Json] = []
     window = None
-    for rank in module.ranks:
+    for rank in dict.fromkeys(module.ranks):
         if index >= len(columns.get(rank, ())):
             continue  # this rank never ended such a pass
         entry = columns[rank][index]

@@ -96,7 +96,7 @@ def bucket_layers(module: Module, layout: int, index: int, limit: int = 3) -> st
     """The parameters of a bucket, shortened: `head.weight, head.bias, trunk.2.weight and 5 more`."""
     if not 0 <= layout < len(module.layouts) or not 0 <= index < len(module.layouts[layout].buckets):
         return ""
-    names = [module.params[p].name for p in module.layouts[layout].buckets[index] if p < len(module.params)]
+    names = [module.params[p].name for p in module.layouts[layout].buckets[index] if 0 <= p < len(module.params)]
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpviz.probe import exits, forwards, inject, session
-from ddpviz.trace import records as r
-from ddpviz.trace import rundir
+from ddpviz.trace import records as r, rundir
 from ddpviz.trace.reader import RunError
 
 

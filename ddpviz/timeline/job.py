@@ -25,6 +25,7 @@ _COLLECTIVE = r.RowKind.COLLECTIVE
 _IN_PASS = int(r.CollectiveFlag.IN_PASS)
 _ASYNC = int(r.CollectiveFlag.ASYNC)
 _GRADIENTS = int(r.CollectiveFlag.GRADIENTS)
+_LAYOUTS = 1 << 10  # bucket layouts of a module that are believed: PyTorch rebuilds once
 _Known = TypeVar("_Known")
 
 
@@ -140,7 +141,8 @@ class JobFold:
         self._retry(source)
 
     def _layout(self, source: Source, state: RankState, record: r.Layout) -> None:
-        if (fold := source.modules.get(record.module)) is not None:
+        fold = source.modules.get(record.module)
+        if fold is not None and 0 <= record.layout < _LAYOUTS:
             layouts = fold.module.layouts
             new = Layout([tuple(b) for b in record.buckets], list(record.bytes), record.at)
             while len(layouts) < record.layout:  # one was lost: what is known stands in, so that the indices hold

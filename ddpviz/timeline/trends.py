@@ -96,7 +96,8 @@ def noise_scale(module: Module) -> float | None:
     if not local.size:
         return None
     ranks = len(local)
-    small, big = float(np.mean(local**2)), float(np.mean(norm**2))
+    with np.errstate(over="ignore"):
+        small, big = float(np.mean(local**2)), float(np.mean(norm**2))
     signal = (ranks * big - small) / (ranks - 1)
     noise = (small - big) / (1 - 1 / ranks)
     return max(noise, 0.0) / signal if signal > 0 else None

@@ -162,7 +162,7 @@ def equality(values: npt.NDArray[np.uint64], known: Bools, after: Ints, there: B
     the same micro-step: ranks out of phase are not at the same step at all.
     """
     big, small = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
-    same = np.where(known, values, small).max(0) == np.where(known, values, big).min(0)
+    same = np.where(known, values, small).max(0, initial=small) == np.where(known, values, big).min(0, initial=big)
     phase = in_phase(after, there)
     out = np.where(same & known.all(0), 1, -1)
     return np.where(~same & phase & (known.sum(0) >= 2), 0, out).astype(np.int8)

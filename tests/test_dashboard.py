@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from rich.style import Style
 
 from ddpviz.dashboard import cells as c, playback as play, sync_draw
+from ddpviz.dashboard.draw import strip
 from ddpviz.dashboard.keys import KEYS, VIEWS
 from ddpviz.dashboard.levels import Phase, levels
 from ddpviz.dashboard.levels_view import draw as draw_levels
@@ -425,3 +426,9 @@ def test_the_panels_share_the_screen_to_the_last_line(width: int, height: int, r
     assert shared.sync + shared.levels + shared.story == height
     assert shared.sync >= 5
     assert shared.levels == 0 or shared.levels >= 4
+
+
+def test_no_name_in_a_trace_drives_the_terminal() -> None:
+    line = strip([("a\x1b[31mb\x07c\u202e", Style())], 12, Style())
+    assert line.text.isprintable()
+    assert line.cell_length == 12

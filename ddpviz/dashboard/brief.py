@@ -17,8 +17,8 @@ from ddpviz.timeline.model import Timeline
 
 
 def by_weight(findings: list[Finding]) -> list[Finding]:
-    """Errors first; within a kind in the order in which they happened."""
-    return sorted(findings, key=lambda f: (-f.severity, f.backward if f.backward is not None else -1))
+    """Errors first; within a severity in the rules' own order, which puts causes before what follows from them."""
+    return sorted(findings, key=lambda f: -f.severity)
 
 
 def title_of_findings(findings: list[Finding]) -> str:
@@ -131,7 +131,12 @@ def story_text(
             _finding_lines(text, cause, ink, advice=True)
         return f"{M.WAITING.glyph} Waiting", "waiting", text
     if present and here.state is State.FAILED and not cursor.playing:
-        failure = failed_text(tl, ink)
+        hung = next((f for f in snap.findings if f.rule == "collective-hang"), None)
+        if hung is not None:
+            text.append(f"{hung.message}\n", ink["text"])
+            text.append(f"→ {hung.advice}", ink["local"])
+            return f"{M.WAITING.glyph} It waited for ever", "waiting", text
+        failure = failed_text(tl, ink, snap.last_words)
         for finding in by_weight(snap.findings)[: 1 if with_findings else 0]:
             failure.append(f"{finding.message}\n", ink["text"])
             failure.append(f"→ {finding.advice}\n", ink["local"])
@@ -166,8 +171,8 @@ def _tell(text: Text, found: list[Finding], ink: dict[str, Style], lines: int, w
     text.rstrip()
 
 
-def failed_text(tl: Timeline, ink: dict[str, Style]) -> Text:
-    """Each failed rank's own error: where, what, and the end of its traceback."""
+def failed_text(tl: Timeline, ink: dict[str, Style], last_words: dict[int, list[str]]) -> Text:
+    """Each failed rank's own error: where, what, and the end of its traceback; without one, the end of its output."""
     text = Text()
     failed = [state for state in tl.ranks.values() if state.status in ("failed", "died")]
     failed.sort(key=lambda state: (state.exit.at if state.exit else 0, state.rank))
@@ -190,4 +195,7 @@ def failed_text(tl: Timeline, ink: dict[str, Style]) -> Text:
     if first is not None and first.exit is not None:
         for line in first.exit.traceback.strip().splitlines()[-4:-1]:
             text.append(f"  {line.strip()}\n", ink["dim"])
+    elif failed:
+        for line in last_words.get(failed[0].rank, [])[-4:]:
+            text.append(f"  {line}\n", ink["dim"])
     return text

@@ -6,6 +6,8 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from ddpviz.trace.text import clean
+
 Piece = tuple[str, Style]
 
 
@@ -14,6 +16,7 @@ def strip(pieces: list[Piece], width: int, fill: Style) -> Strip:
     segments: list[Segment] = []
     text, style = "", Style()
     for piece, its in pieces:
+        piece = piece if piece.isprintable() else clean(piece)  # names come from a trace, maybe a stranger's
         if its == style:
             text += piece
         else:

@@ -16,10 +16,12 @@ from ddpviz.dashboard.figures import figures
 from ddpviz.dashboard.state import Cursor
 from ddpviz.findings import find
 from ddpviz.findings.model import Finding
+from ddpviz.launch.outcome import tail
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace.reader import RunError, RunReader
 from ddpviz.trace.rundir import live_status
+from ddpviz.trace.text import clean
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job
@@ -43,6 +45,7 @@ class Snapshot:
     judged: bool = True  # the rules have looked at it
     exit_code: int | None = None  # of a job that this viewer started
     problems: tuple[str, ...] = ()
+    last_words: dict[int, list[str]] = field(default_factory=dict)  # end of the output of ranks that failed silently
     error: str = ""  # the run cannot be followed, in one line
     serial: int = 0
 
@@ -188,11 +191,23 @@ class Feed:
             running=self._running() and not error,
             complete=complete,
             judged=self._ruled_version >= 0,
+            last_words=self._last_words(tl) if not self._running() else {},
             exit_code=self._code,
             problems=problems,
             error=error,
             serial=(self.latest.serial if self.latest else 0) + 1,
         )
+
+    def _last_words(self, tl: Timeline) -> dict[int, list[str]]:
+        """The last lines that ranks printed which failed without an exception of Python's."""
+        logs = self._info.get("logs") or {}
+        words: dict[int, list[str]] = {}
+        for rank, state in tl.ranks.items():
+            silent = state.exit is None or not state.exit.error
+            if state.status in ("failed", "died") and silent and str(rank) in logs and len(words) < 4:
+                text = clean(tail(self.run_dir / str(logs[str(rank)]), 4096), newlines=True)
+                words[rank] = [line[:200] for line in text.splitlines() if line.strip()][-6:]
+        return words
 
 
 def present(info: dict[str, Any], tl: Timeline, *, running: bool) -> int:

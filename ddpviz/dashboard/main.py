@@ -156,6 +156,8 @@ class Main(Screen[None]):
                 view.tell(replace(snap, now=present), self.cursor, self._here, self.feed.trends(self.cursor))
             elif view is not None and view.is_mounted:
                 cast(View, view).show(snap.tl, self.cursor, snap.findings)
+            else:
+                self._drawn = None  # it is being mounted: tell it at the next tick
 
     def _note(self, speed: str) -> str:
         notes = [f"/{self.cursor.filter}"] if self.cursor.filter else []

@@ -23,6 +23,7 @@ from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.themes import roles
 from ddpviz.dashboard.view import View
+from ddpviz.trace.text import clean
 
 CHART_EVERY = 0.15  # seconds between two drawings of the chart
 WIDE, TALL = 100, 28  # cells and lines from which panels stand side by side
@@ -210,6 +211,8 @@ class Overview(Container):
 
     def _put(self, where: Static, name: str, text: Text) -> None:
         """Update a text only if it is another one."""
+        if not text.plain.replace("\n", "").isprintable():  # words come from a trace, maybe a stranger's
+            text = Text(clean(text.plain, newlines=True))
         key = (text.plain, tuple(text.spans))
         if self._texts.get(name) != key:
             self._texts[name] = key

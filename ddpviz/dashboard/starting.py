@@ -98,7 +98,7 @@ def _ended(snap: Snapshot, here: Situation, ink: dict[str, Style], text: Text) -
         text.append(f"→ {finding.advice}\n\n", ink["local"])
     if here.state is State.FAILED:
         text.append("The job ended before any backward pass.\n", ink["wrong"] + Style(bold=True))
-        failure = failed_text(tl, ink)
+        failure = failed_text(tl, ink, snap.last_words)
         text.append_text(failure)
         text.append("6 shows its whole output", ink["dim"])
         return f"{M.WRONG_STEP.glyph} Failed", "wrong", text

@@ -123,8 +123,9 @@ def _run(commands: list[tuple[list[str], dict[str, str]]], mark: str, limit: flo
         left = [] if timed_out or failed_at is not None else leftovers(mark)
     finally:
         for process in running:
-            end_tree(process.pid)
-            process.wait()
+            if process.poll() is None:  # a reaped process's number may be somebody else's by now
+                end_tree(process.pid)
+                process.wait()
         for stray in marked(mark):
             end_tree(stray.pid)
     outputs = []

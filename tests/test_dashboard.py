@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from rich.style import Style
 
 from ddpviz.dashboard import cells as c, playback as play, sync_draw
+from ddpviz.dashboard.brief import _all_right
 from ddpviz.dashboard.draw import strip
 from ddpviz.dashboard.keys import KEYS, VIEWS
 from ddpviz.dashboard.levels import Phase, levels
@@ -432,3 +433,9 @@ def test_no_name_in_a_trace_drives_the_terminal() -> None:
     line = strip([("a\x1b[31mb\x07c\u202e", Style())], 12, Style())
     assert line.text.isprintable()
     assert line.cell_length == 12
+
+
+def test_local_sgd_is_not_said_to_have_averaged_its_gradients() -> None:
+    right, local = run(), run("local-sgd")
+    assert "all 4 steps so far used averaged" in _all_right(right, Cursor(index=0))
+    assert "0 of" in _all_right(local, Cursor(index=0))

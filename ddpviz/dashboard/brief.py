@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from rich.style import Style
 from rich.text import Text
 
@@ -13,7 +14,8 @@ from ddpviz.dashboard.narration import narrate
 from ddpviz.dashboard.situation import Situation, State, hang_lines
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.findings.model import Finding, Severity
-from ddpviz.timeline.model import Timeline
+from ddpviz.timeline.model import Gradients, Timeline
+from ddpviz.timeline.steps import StepTable
 
 
 def by_weight(findings: list[Finding]) -> list[Finding]:
@@ -96,12 +98,11 @@ def _all_right(tl: Timeline, cursor: Cursor) -> str:
         return "nothing wrong so far; no optimizer step yet"
     if len(module.ranks) < 2:
         return "nothing wrong so far; one rank has nobody to average with"
-    count = len(tl.steps)
-    return (
-        "nothing wrong: the one step so far used averaged gradients"
-        if count == 1
-        else (f"nothing wrong: all {count} steps so far used averaged gradients")
-    )
+    used = tl.steps.gradients if isinstance(tl.steps, StepTable) else [step.gradients for step in tl.steps]
+    count, averaged = len(tl.steps), int(np.count_nonzero(np.asarray(used) == Gradients.SYNCED))
+    if averaged < count:  # local SGD, say: no mistake, and still not averaged
+        return f"nothing wrong; {averaged} of {plural(count, 'step')} so far used averaged gradients"
+    return f"nothing wrong: {'the one step' if count == 1 else f'all {count} steps'} so far used averaged gradients"
 
 
 def story_text(

@@ -153,6 +153,28 @@ def test_a_group_of_some_ranks_concerns_them_alone() -> None:
     assert [m.rank for m in found.missing] == [2]
 
 
+def test_a_chain_of_waits_for_one_that_computes_is_no_hang() -> None:
+    """Rank 0 waits for rank 2 in a group of two; rank 2 waits for everybody; rank 1 computes."""
+
+    def train(me: Rank) -> Steps:
+        if me.rank == 0:
+            yield from me.barrier(1)
+        if me.rank == 2:
+            yield from me.barrier(0)
+
+    tl = Cluster(3, [Net(ranks=(0, 2))]).run(train).timeline()
+    tl.run.status = "running"
+    now = tl.now_ns + 10 * LIMIT
+    for state in tl.ranks.values():
+        state.exit = state.signal = state.exit_code = None
+        state.beat_ns, state.cpu_ns = now, S
+    tl.ranks[1].busy_ns = now
+    assert {w.rank for w in hang.waiters(tl)} == {0, 2}
+    assert hang.stuck(tl, now, LIMIT) is None
+    tl.ranks[1].busy_ns = 0
+    assert hang.stuck(tl, now, LIMIT) is not None
+
+
 def test_a_running_job_has_no_hang_finding() -> None:
     assert "collective-hang" not in {f.rule for f in find(live())}
 

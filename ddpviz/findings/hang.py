@@ -3,9 +3,10 @@
 Used by `check` while a job runs, by the dashboard to say "waiting", and by the rule collective-hang afterwards.
 
 Stuck means that nobody concerned gets anywhere: some rank has been blocked in a collective (or in setting the job up)
-for `limit_ns`, and every rank that it needs is gone, or blocked itself, or has not answered, or idles. A rank whose
-main thread uses the CPU computes, however slow it is, and then nobody is stuck. A rank that is idle outside any
-collective may be reading from a disk or a network, so it gets four times the limit.
+for `limit_ns`, and every rank that it needs, and that these need in turn, is gone, or blocked itself, or has not
+answered, or idles. A rank whose main thread uses the CPU computes, however slow it is, and then nobody who depends on
+it is stuck. A rank that is idle outside any collective may be reading from a disk or a network, so it gets four times
+the limit.
 
 To blame is the rank whose own count of collectives on that group is lowest; where the counts agree but the operation
 at that count differs in kind or size, the odd one out, or the one with fewer passes.
@@ -124,13 +125,26 @@ def stuck(tl: Timeline, now_ns: int, limit_ns: int) -> Hang | None:
     }
     for rank in sorted(waiting, key=lambda k: (_order(waiting[k]), k)):
         needed = _needed(tl, waiting[rank])
-        if all(k in waiting or _hopeless(tl, k, now_ns, limit_ns, waiting[rank]) or over for k in needed):
+        everyone = _concerned(tl, waiting, rank)
+        if all(k in waiting or _hopeless(tl, k, now_ns, limit_ns, waiting[rank]) or over for k in everyone):
             if set(needed) <= set(waiting) and _same_operation(waiting, needed) and not over:
                 since = max(_quiet_since(waiting[k]) for k in needed)
                 if now_ns - since < PATIENCE * limit_ns:
                     continue  # all are in one collective: it may just be slow
             return _hang(tl, rank, waiting, needed, now_ns)
     return None
+
+
+def _concerned(tl: Timeline, waiting: dict[int, RankState], rank: int) -> set[int]:
+    """The ranks that a waiting rank needs, and those that these need in turn: one that computes may free them all."""
+    found: set[int] = set()
+    ask = [rank]
+    while ask:
+        for k in _needed(tl, waiting[ask.pop()]):
+            if k not in found:
+                found.add(k)
+                ask += [k] if k in waiting else []
+    return found
 
 
 def waiters(tl: Timeline) -> list[Waiter]:

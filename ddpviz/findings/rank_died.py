@@ -20,7 +20,7 @@ from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import RankState, Site, Timeline
 
 # gloo 2.13.0 and 2.14.1, when the other end of a connection is gone
-PEER_GONE = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed|Socket Timeout")
+PEER_GONE = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
 _SIGNALS = {2: "SIGINT", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
@@ -89,7 +89,10 @@ def _all_alike(tl: Timeline, own: list[RankState]) -> bool:
     if len(own) < 2:
         return False
     errors = {
-        s.exit.error.splitlines()[0] if s.exit is not None and s.exit.error else f"{s.signal}/{s.exit_code}"
+        # numbers apart: a rank or a device in the text does not make it another error
+        re.sub(r"\d+", "#", s.exit.error.splitlines()[0])
+        if s.exit is not None and s.exit.error
+        else f"{s.signal}/{s.exit_code}"
         for s in own
     }
     rest = [s for s in tl.ranks.values() if s not in own]

@@ -75,6 +75,7 @@ def gil():
     """C code holds the GIL on one rank and never comes back."""
     model, opt = wrapped()
     step(model, opt)
+    time.sleep(0.5)  # what was done so far is on disk before the writer is frozen too
     if dist.get_rank() == 1:
         ctypes.PyDLL(None).sleep(1000)
     step(model, opt)

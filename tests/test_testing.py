@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,9 @@ def test_step(ddpviz_check, tmp_path):
 
 def test_the_fixture_in_a_teams_own_suite(tmp_path: Path) -> None:
     (tmp_path / "test_team.py").write_text(TEAM)
-    plugin = "ddpviz.headless.pytest_plugin"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", plugin, "-p", "no:cacheprovider", str(tmp_path)]
+    installed = any(e.name == "ddpviz" for e in entry_points(group="pytest11"))  # else, in a bare checkout, by name
+    plugin = [] if installed else ["-p", "ddpviz.headless.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, "-p", "no:cacheprovider", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 1, done.stdout
     assert "no DistributedDataParallel module was seen in this job" in done.stdout

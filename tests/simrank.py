@@ -206,6 +206,7 @@ class Rank:
         s, c = self.states[module], self.cluster
         net, flags = s.net, r.PassFlag.FLAGS_KNOWN
         forward_site, backward_site = self.site("forward"), self.site("backward")
+        forward_at = self.now
         self.tick(int(self.random.integers(300_000, 400_000)) + self.late_ns)
         begin = self.now
         seed = [c.seed, 99, module, s.index] if same_data else [c.seed, self.rank, module, s.index]
@@ -288,6 +289,8 @@ class Rank:
             norm=_norm(s.grads),
             loss=loss if loss is not None else 2.3 / (1 + 0.05 * s.index),
             memory=500_000_000 + 1000 * s.index,
+            forward=forward_at if forward else 0,
+            forward_end=begin - 20_000 if forward else 0,
         )
         if sampled and c.layers:
             for p in touched:

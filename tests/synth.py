@@ -178,6 +178,7 @@ def big_batches(
         p["index"], p["window"], p["begin"], p["end"] = index, index // accumulation, begin, begin + 1_000_000
         p["collective"], p["collectives"], p["launched"], p["buckets"] = count, synced, synced, 1
         p["touched"], p["unreduced"] = len(net.params), np.where(synced, 0, len(net.params))
+        p["forward"], p["forward_end"] = begin - 300_000, begin - 50_000
         p["forward_site"], p["backward_site"] = rank.site("forward"), rank.site("backward")
         p["local_norm"] = local * (1 + 0.1 * rank.rank / max(1, ranks))
         p["norm"] = np.where(synced, local * 0.9, p["local_norm"])

@@ -104,6 +104,9 @@ def test_tracks_slices_instants_and_counters(stale: Timeline) -> None:
     found = events(stale)
     kinds = Counter(event["ph"] for event in found)
     assert Counter(e["cat"] for e in found if e["ph"] == "X")["backward"] == 2 * 3 * 16
+    forwards = [e for e in found if e["ph"] == "X" and e["cat"] == "forward"]
+    assert len(forwards) == 2 * 3 * 16
+    assert all(e["dur"] > 0 for e in forwards)
     assert kinds["i"] == 3 * len(stale.steps)
     assert kinds["C"] == 2 * 3 * 16
     names = {e["args"]["name"] for e in found if e["name"] == "process_name"}

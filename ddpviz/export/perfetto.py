@@ -1,9 +1,9 @@
 """A Chrome trace-event file that ui.perfetto.dev and Perfetto's trace_processor open.
 
-A process track a rank; in it a thread track a module for backward, one a bucket for its all-reduces, one for optimizer
-steps, one for the other collectives, and a counter a module for the norms. Arrows run from the rank that arrived last
-in an all-reduce to the end of that all-reduce on every other rank: who waited for whom. Times are microseconds from
-the run's start on the common clock. Format: "Trace Event Format", the JSON that Chrome's tracing wrote.
+A process track a rank; in it a thread track a module for its forwards, one for its backwards, one a bucket for its
+all-reduces, one for optimizer steps, one for the other collectives, and a counter a module for the norms. Arrows run
+from the rank that arrived last in an all-reduce to the end of that all-reduce on every other rank: who waited for whom.
+Times are microseconds from the run's start on the common clock. Format: "Trace Event Format", the JSON that Chrome's tracing wrote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HAS_LOSS, _SENT = int(r.PassFlag.HAS_LOSS), int(r.BucketFlag.SENT)
 _SYNC_WORDS = {int(kind): kind.word for kind in m.Sync}
 _PASS_WORDS = {int(kind): word for kind, word in words.PASS_WORDS.items()}
 
-STEPS, COLLECTIVES, MODULES = 1, 2, 100  # thread ids: each module has a hundred, its buckets from the second on
+STEPS, COLLECTIVES, MODULES = 1, 2, 100  # thread ids: each module has a hundred, its buckets from the third on
 
 
 def to_perfetto(tl: m.Timeline) -> bytes:
@@ -65,8 +65,13 @@ def _passes(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
     yield _meta("thread_name", lane.rank, thread, name=f"{name}: backward")
     yield _meta("thread_sort_index", lane.rank, thread, sort_index=thread)
     lines = {site: tl.site(lane.rank, site).short for site in np.unique(lane.passes["backward_site"]).tolist()}
-    rows = tuples(lane.passes, "index window flags begin end local_norm norm loss backward_site")
-    for (index, window, flags, begin, end, local, norm, loss, site), sync in zip(rows, lane.sync.tolist(), strict=True):
+    forwards, before = thread + 1, 0  # a track of their own: two may come before their two backwards
+    if lane.passes["forward"].any():
+        yield _meta("thread_name", lane.rank, forwards, name=f"{name}: forward")
+        yield _meta("thread_sort_index", lane.rank, forwards, sort_index=thread - 1)
+    fields = "index window flags begin end local_norm norm loss backward_site forward forward_end"
+    rows = zip(tuples(lane.passes, fields), lane.sync.tolist(), strict=True)
+    for (index, window, flags, begin, end, local, norm, loss, site, forward, forward_end), sync in rows:
         args: dict[str, Any] = {"window": window, "sync": _SYNC_WORDS[sync], "line": lines[site]}
         counters = {}
         if flags & _HAS_LOCAL_NORM:
@@ -77,6 +82,9 @@ def _passes(tl: m.Timeline, module: m.Module, lane: m.Lane) -> Iterator[Event]:
             counters["averaged"] = norm
         if flags & _HAS_LOSS:
             args["loss"] = plain(loss)
+        if 0 != forward <= forward_end and forward >= before:
+            before = forward_end
+            yield _slice(f"forward {index}", lane.rank, forwards, forward, forward_end, "forward", {"backward": index})
         yield _slice(f"backward {index} ({_PASS_WORDS[sync]})", lane.rank, thread, begin, end, "backward", args)
         counters = {key: value for key, value in counters.items() if math.isfinite(value)}
         if counters:
@@ -166,7 +174,7 @@ def _collectives(tl: m.Timeline) -> Iterator[Event]:
 
 
 def _thread(module: m.Module, bucket: int) -> int:
-    return MODULES * (module.id + 1) + 1 + bucket % (MODULES - 1)
+    return MODULES * (module.id + 1) + 2 + bucket % (MODULES - 2)
 
 
 def _us(ns: int) -> float:

@@ -29,7 +29,7 @@ BUCKET_LOCAL, BUCKET_NORM = int(r.BucketFlag.HAS_LOCAL_NORM), int(r.BucketFlag.H
 
 PASSES = (
     "module rank backward window sync sync_across_ranks no_sync_forward no_sync_backward collective sampled local_norm "
-    "norm loss memory_bytes begin_ns end_ns file line"
+    "norm loss memory_bytes begin_ns end_ns forward_ns forward_end_ns file line"
 )
 BUCKETS = (
     "module rank backward bucket layout sent bytes wire_bytes ready_ns launch_ns done_ns local_norm norm sum_before "
@@ -62,10 +62,12 @@ def passes(tl: m.Timeline) -> Iterator[Row]:
             sites = {site: tl.site(rank, site) for site in np.unique(lane.passes["backward_site"]).tolist()}
             rows = tuples(
                 lane.passes,
-                "index window flags collective local_norm norm loss memory begin end backward_site",
+                "index window flags collective local_norm norm loss memory begin end backward_site forward forward_end",
             )
             for row, sync in zip(rows, lane.sync.tolist(), strict=True):
-                index, window, flags, collective, local, norm, loss, memory, begin, end, site = row
+                index, window, flags, collective, local, norm, loss, memory, begin, end, site, forward, forward_end = (
+                    row
+                )
                 place = sites[site]
                 yield (
                     module.id,
@@ -84,6 +86,8 @@ def passes(tl: m.Timeline) -> Iterator[Row]:
                     memory or None,
                     begin,
                     end,
+                    forward or None,
+                    forward_end or None,
                     place.file,
                     place.line or None,
                 )

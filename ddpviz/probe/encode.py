@@ -164,7 +164,7 @@ class Encoder:
                 job.module, int(flags), job.index, job.window, job.begin, job.end, job.collective,
                 min(job.collectives, 0xFFFF), min(len(launched), 0xFFFF), min(len(job.buckets), 0xFFFF),
                 len(job.touched), unreduced, job.forward_site, job.backward_site, local_norm, norm, loss,
-                self._memory(),
+                self._memory(), *job.forward,
             )
         )  # fmt: skip
         for launch in job.launches:

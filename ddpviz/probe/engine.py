@@ -169,13 +169,12 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
     local_sums, watched.local_sums = watched.local_sums, {}
     ddp = watched.ref()
     flags = PassFlag(0)
-    forward_site = 0
-    if watched.forwards:
-        flag, forward_site = watched.forwards.popleft()
+    forward = watched.forwards.popleft() if watched.forwards else None
+    if forward is not None:
         flags |= PassFlag.FORWARD_SEEN
-        if flag is not None:
+        if forward.flag is not None:
             flags |= PassFlag.FLAGS_KNOWN
-            flags |= PassFlag.NO_SYNC_FORWARD if not flag else PassFlag(0)
+            flags |= PassFlag.NO_SYNC_FORWARD if not forward.flag else PassFlag(0)
     watched.after_pass = True
     watched.forwards_since = 0
     if watched.flag_at_begin is False:
@@ -198,7 +197,8 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
         end=ended,
         collective=watched.count_at_begin,
         collectives=watched.group.count - watched.count_at_begin,
-        forward_site=forward_site,
+        forward_site=forward.site if forward is not None else 0,
+        forward=(forward.begin, forward.end) if forward is not None else (0, 0),
         backward_site=call.site,
         layout=watched.layout,
         buckets=watched.buckets,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpviz.probe import collectives, engine, guard, measure, torch_private
-from ddpviz.probe.jobs import Launch
+from ddpviz.probe.jobs import Forward, Launch
 from ddpviz.probe.session import Session, declared_flag
 from ddpviz.probe.watched import Watched
 from ddpviz.trace import records as r
@@ -71,19 +71,21 @@ def hook_is(session: Session, watched: Watched, name: str) -> None:
 
 
 @guard.guarded
-def _forward_begins(session: Session, ddp: Any) -> None:
+def _forward_begins(session: Session, ddp: Any) -> Forward | None:
     watched = watched_of(session, ddp)
     if watched is None:  # unpickled or deep-copied: no constructor ran
         watched = watch(session, ddp, session.sites.here(3))
     session.progress += 1
     if watched is None or not torch.is_grad_enabled():
-        return
+        return None
     if watched.after_pass:
         watched.forwards.clear()
         watched.after_pass = False
     unanswered(session, watched)
-    watched.forwards.append((declared_flag(ddp), session.sites.here(3)))
+    made = Forward(declared_flag(ddp), session.sites.here(3), _now())
+    watched.forwards.append(made)
     watched.forwards_since += 1
+    return made
 
 
 def unanswered(session: Session, watched: Watched) -> None:
@@ -91,7 +93,7 @@ def unanswered(session: Session, watched: Watched) -> None:
     if watched.forwards_since and watched.unanswered < 100:
         watched.unanswered += 1
         session.emit(
-            r.Unanswered(watched.id, watched.passes - 1, _now(), watched.forwards[-1][1] if watched.forwards else 0)
+            r.Unanswered(watched.id, watched.passes - 1, _now(), watched.forwards[-1].site if watched.forwards else 0)
         )
 
 
@@ -138,7 +140,7 @@ def wrap_ddp(session: Session, patch: Any) -> None:
         def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
             if torch_private.is_compiling():
                 return original(self, *inputs, **kwargs)
-            _forward_begins(session, self)
+            mine = _forward_begins(session, self)
             session.forwarding += 1
             try:
                 return original(self, *inputs, **kwargs)
@@ -147,6 +149,8 @@ def wrap_ddp(session: Session, patch: Any) -> None:
                 raise
             finally:
                 session.forwarding -= 1
+                if mine is not None:
+                    mine.end = _now()
 
         return torch_private.in_place_of(forward, original)
 

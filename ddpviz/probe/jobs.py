@@ -41,6 +41,16 @@ class Launch:
 
 
 @dataclass(slots=True)
+class Forward:
+    """A DDP forward with gradients, whose backward is still to come."""
+
+    flag: bool | None  # what the module declared of itself then
+    site: int
+    begin: int
+    end: int = 0
+
+
+@dataclass(slots=True)
 class PassJob:
     module: int
     index: int
@@ -51,6 +61,7 @@ class PassJob:
     collective: int
     collectives: int
     forward_site: int
+    forward: tuple[int, int]  # its begin and end; 0: not known
     backward_site: int
     layout: int
     buckets: Sequence[Sequence[int]]  # parameter indices of the layout in force

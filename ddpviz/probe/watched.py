@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ddpviz.probe import guard, measure, torch_private
-from ddpviz.probe.jobs import Launch, completes
+from ddpviz.probe.jobs import Forward, Launch, completes
 from ddpviz.trace import records as r
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Watched:
         self.hand_after_step = 0
         self.sentinel: Any = None  # parameter that the last pass touched last, weakly
         self.sentinel_version = -1
-        self.forwards: deque[tuple[bool | None, int]] = deque(maxlen=64)
+        self.forwards: deque[Forward] = deque(maxlen=64)
         self.forwards_since = 0  # forwards with gradients since the last pass
         self.unanswered = 0  # ... of them told as unanswered so far
         self.joined = False

@@ -20,7 +20,7 @@ def dtype_of(kind: r.RowKind) -> np.dtype[np.void]:
 DTYPES = {kind: dtype_of(kind) for kind in r.COLUMNS}
 # Times to shift to the common clock, and of these the ones where 0 means "not measured".
 TIMES: dict[r.RowKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    r.RowKind.PASS: (("begin", "end"), ()),
+    r.RowKind.PASS: (("begin", "end"), ("forward", "forward_end")),
     r.RowKind.BUCKET: ((), ("ready", "launch", "done")),
     r.RowKind.STEP: (("begin", "end"), ()),
     r.RowKind.COLLECTIVE: (("begin",), ("end",)),

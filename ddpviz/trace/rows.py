@@ -50,6 +50,8 @@ PASS = (
     ("norm", "f8"),
     ("loss", "f8"),
     ("memory", "i8"),  # peak so far: CUDA bytes allocated, else resident bytes
+    ("forward", "i8"),  # when the DDP forward before it began; 0: none was seen, or not measured
+    ("forward_end", "i8"),
 )
 
 

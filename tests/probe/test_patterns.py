@@ -45,6 +45,8 @@ def test_every_pattern(tmp_path: Path, nproc: int, way: str, variant: str) -> No
             row = lane.passes[index]
             flags = int(row["flags"])
             assert flags & PassFlag.HAS_NORM
+            if flags & PassFlag.FORWARD_SEEN:
+                assert 0 < row["forward"] < row["forward_end"] <= row["begin"] < row["end"]
             assert row["norm"] == pytest.approx(truth["norms"][rank], rel=1e-6)
             assert bool(flags & PassFlag.FLAGS_KNOWN) == (variant != "no flags")
     assert [s.gradients.word for s in timeline.steps] == STEPS

@@ -49,8 +49,14 @@ a part of one that fits no other, or a folder; the latest run if none is named; 
 
 _EXPORT = """\
 Write a run as a file. json is the report that `ddpviz check --json` writes; perfetto opens in ui.perfetto.dev; csv is
-the table of passes, or, into a folder, the tables of passes, buckets and steps; html is one page that needs nothing
-else; svg is the Sync timeline."""
+the table of passes, or, into a folder, the tables of passes, buckets and steps, and parquet is the same; html is one
+page that needs nothing else; svg is the Sync timeline; tensorboard and wandb write a folder of event files, and a run
+of Weights & Biases that nothing has sent anywhere (`wandb sync` does). The extras ddpviz[parquet], ddpviz[tensorboard]
+and ddpviz[wandb] bring what these three need.
+
+  ddpviz export RUN --to json | jq .findings
+  ddpviz export RUN --to parquet -o tables/
+  ddpviz export RUN --to tensorboard -o logs/ && tensorboard --logdir logs"""
 
 _COMPARE = "Say in sentences how the second run differs from the first."
 
@@ -216,14 +222,15 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     export = verb(
         "export",
         commands.export,
-        "write a run as JSON, CSV, a Perfetto trace, an HTML page or an SVG",
+        "write a run as JSON, tables, a Perfetto trace, an HTML page, or for other tools",
         _EXPORT,
-        "RUN --to json|perfetto|csv|html|svg [-o FILE]",
+        "RUN --to FORMAT [-o FILE]",
         _READ_CODES,
     )
     export.add_argument("run", metavar="RUN", help=_RUN_NAME)
-    export.option("--to", choices=("json", "perfetto", "csv", "html", "svg"), required=True, help="the format")
-    export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for csv also a folder/")
+    formats = ("json", "perfetto", "csv", "parquet", "html", "svg", "tensorboard", "wandb")
+    export.option("--to", choices=formats, required=True, metavar="FORMAT", help=", ".join(formats))
+    export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for tables also a folder/")
 
     compare = verb("compare", commands.compare, "say how two runs differ", _COMPARE, "RUN RUN", _READ_CODES)
     compare.add_argument("first", metavar="RUN", help=_RUN_NAME)

@@ -3,7 +3,8 @@
 A process track a rank; in it a thread track a module for its forwards, one for its backwards, one a bucket for its
 all-reduces, one for optimizer steps, one for the other collectives, and a counter a module for the norms. Arrows run
 from the rank that arrived last in an all-reduce to the end of that all-reduce on every other rank: who waited for whom.
-Times are microseconds from the run's start on the common clock. Format: "Trace Event Format", the JSON that Chrome's tracing wrote.
+Times are microseconds from the run's start on the common clock. Format: "Trace Event Format", the JSON that Chrome's
+tracing wrote.
 """
 
 from __future__ import annotations

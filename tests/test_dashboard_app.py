@@ -51,13 +51,20 @@ async def until(pilot: Pilot[int], app: Dashboard, what: Callable[[], bool], sec
 
 
 def with_app(
-    run_dir: Path | None, act: Act, *, size: tuple[int, int] = (120, 40), motion: bool = False, **how: object
+    run_dir: Path | None,
+    act: Act,
+    *,
+    size: tuple[int, int] = (120, 40),
+    motion: bool = False,
+    notices: bool = False,
+    **how: object,
 ) -> None:
     """Open a run, wait until it is read and drawn, and act."""
 
     async def go() -> None:
-        app = Dashboard(run_dir, motion=motion, settings=Settings(), **how)  # type: ignore[arg-type]
-        async with app.run_test(size=size) as pilot:
+        how.setdefault("settings", Settings())
+        app = Dashboard(run_dir, motion=motion, **how)  # type: ignore[arg-type]
+        async with app.run_test(size=size, notifications=notices) as pilot:
             try:
                 if run_dir is not None:
                     feed = app.feed
@@ -276,14 +283,28 @@ def test_the_next_module(runs: dict[str, Path]) -> None:
     with_app(runs["gan"], act)
 
 
-def test_settings_are_kept_and_a_broken_file_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "here" / "dashboard.json"
-    Settings(theme="ddpviz-light", speed=3.0, motion=False).save(path)
-    assert Settings.load(path) == Settings("ddpviz-light", 3.0, False)
-    path.write_text("{")
-    assert Settings.load(path) == Settings()
-    path.write_text('{"speed": "fast"}')
-    assert Settings.load(path) == Settings()
+def test_keys_of_the_users_own_work_and_are_what_the_help_says(runs: dict[str, Path]) -> None:
+    keys = {"step": "l", "step-back": ["h", "ctrl+l"], "window": "left", "paus": "x", "choose": "n"}
+
+    async def act(app: Dashboard, pilot: Pilot[int]) -> None:
+        assert "there is no action 'paus'; pause?" in screen(app)
+        main = main_of(app)
+        await pilot.press("h", "h", "l", "ctrl+l")
+        assert main.cursor.index == 13
+        await pilot.press("right", "full_stop")  # nobody's any more
+        assert main.cursor.index == 13
+        await pilot.press("left")  # the next window
+        assert main.cursor.index == 15
+        app.clear_notifications()
+        await pilot.pause(0.2)
+        assert " h l step " in screen(app)
+        await pilot.press("question_mark")
+        await pilot.pause(0.2)
+        told = str(app.screen.query_one("Static").render())
+        assert re.search(r"^ +h +The micro-step", told, re.MULTILINE)
+        assert re.search(r"^ +← +The next window", told, re.MULTILINE)
+
+    with_app(runs["right"], act, settings=Settings(keys=keys), notices=True)
 
 
 def test_the_screenshot_key_saves_an_svg(

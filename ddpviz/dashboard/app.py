@@ -14,12 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.markup import escape
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
 from ddpviz.dashboard.feed import Feed
+from ddpviz.dashboard.keymap import remapped
 from ddpviz.dashboard.main import Main
 from ddpviz.dashboard.messages import Chosen
 from ddpviz.dashboard.settings import Settings
@@ -56,6 +58,8 @@ class Dashboard(App[int]):
         self.demos = tuple(demos or ())
         self.settings = settings if settings is not None else Settings.load()
         self.motion = motion and self.settings.motion and os.environ.get("TEXTUAL_ANIMATIONS", "").lower() != "none"
+        self.keymap, problems = remapped(self.settings.keys)
+        self._problems = tuple(problems)
         self.feed: Feed | None = None
         self.ended_by_user = False
         for theme in THEMES:
@@ -73,6 +77,7 @@ class Dashboard(App[int]):
 
     def on_mount(self) -> None:
         self._obey_signals()
+        self.set_keymap(self.keymap)
         if self.run_dir is not None:
             self.watch_run(self.run_dir, self.job)
         elif self.demos:
@@ -103,6 +108,12 @@ class Dashboard(App[int]):
             self.notify(str(error), severity="error", timeout=8)
             return
         self.watch_run(job.run_dir, job)
+
+    def say_problems(self) -> None:
+        """What of the settings could not be taken, once."""
+        for problem in (*self.settings.problems, *self._problems):
+            self.notify(escape(problem), title="settings", severity="warning", timeout=10)
+        self.settings.problems = self._problems = ()
 
     def _obey_signals(self) -> None:
         """A terminal that closes or a `kill` ends the app the right way: screen restored, the job's processes gone."""

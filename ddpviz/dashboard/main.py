@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.screen import Screen
 from textual.widget import Widget
@@ -21,6 +21,7 @@ from ddpviz.dashboard.bars import Footer, Tabs, footer_keys
 from ddpviz.dashboard.brief import badge
 from ddpviz.dashboard.feed import Feed, Snapshot
 from ddpviz.dashboard.header import Header
+from ddpviz.dashboard.keymap import apply, bound
 from ddpviz.dashboard.keys import KEYS, VIEWS, Key
 from ddpviz.dashboard.messages import GoTo, Open
 from ddpviz.dashboard.overview import Overview
@@ -54,14 +55,6 @@ WHERE = {
 }
 
 
-def bindings() -> list[BindingType]:
-    """Textual's bindings, from the table."""
-    return [
-        Binding(key.keys, key.action, key.label, show=False, priority=key.action.split("(")[0] in ALWAYS_FIRST)
-        for key in KEYS
-    ]
-
-
 class Main(Screen[None]):
     DEFAULT_CSS = """
     Main { layout: vertical; background: $background; }
@@ -70,7 +63,7 @@ class Main(Screen[None]):
     Main.-small Header, Main.-small Tabs, Main.-small Footer, Main.-small #views { display: none; }
     Main.-small #small { display: block; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = bindings()
+    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS, first=ALWAYS_FIRST)
 
     def __init__(self, feed: Feed, cursor: Cursor, *, motion: bool) -> None:
         super().__init__()
@@ -100,6 +93,7 @@ class Main(Screen[None]):
 
     def on_mount(self) -> None:
         self.set_interval(FRAME, self._tick)
+        self.call_after_refresh(self.dashboard.say_problems)
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
@@ -169,18 +163,22 @@ class Main(Screen[None]):
 
     def _view_keys(self) -> tuple[Key, ...]:
         """The keys that the view in sight adds."""
-        return cast("tuple[Key, ...]", getattr(self._views.get(self.view), "KEYS", ()))
+        return apply(getattr(self._views.get(self.view), "KEYS", ()), self.dashboard.keymap)
+
+    def _keys(self) -> tuple[Key, ...]:
+        """The screen's own keys, as the user has them."""
+        return apply(KEYS, self.dashboard.keymap)
 
     def _footer_keys(self) -> list[Key]:
         """The keys that work here: the view's own, and those of the screen that it has not taken."""
         own = self._view_keys()
         taken = {name for key in own for name in key.keys.split(",")}
-        general = [key for key in KEYS if self.view in ONLY_IN.get(key.action.split("(")[0], VIEWS)]
+        general = [key for key in self._keys() if self.view in ONLY_IN.get(key.action.split("(")[0], VIEWS)]
         return footer_keys([*own, *(key for key in general if not taken & set(key.keys.split(",")))])
 
     def commands(self) -> list[Key]:
         """What the command palette offers."""
-        return [key for key in KEYS if key.action != "command_palette"]
+        return [key for key in self._keys() if key.action != "command_palette"]
 
     # -- where one looks ------------------------------------------------------------------------------------------
 
@@ -342,7 +340,7 @@ class Main(Screen[None]):
             self._move(replace(self.cursor, rank=ranks[min(max(here + by, 0), len(ranks) - 1)]))
 
     def action_help(self) -> None:
-        self.app.push_screen(Help(self._view_keys()))
+        self.app.push_screen(Help((*self._view_keys(), *self._keys())))
 
     def action_command_palette(self) -> None:
         self.app.action_command_palette()

@@ -14,8 +14,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from ddpviz.dashboard.keys import KEYS, Key
+from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import M
+from ddpviz.dashboard.settings import place
 from ddpviz.dashboard.themes import roles
 
 MARKS = (
@@ -59,7 +60,7 @@ class Prompt(ModalScreen[str | None]):
         self.dismiss(event.value.strip())
 
 
-def help_text(ink: dict[str, Style], view_keys: tuple[Key, ...], width: int) -> Text:
+def help_text(ink: dict[str, Style], its: tuple[Key, ...], width: int) -> Text:
     """The keys by topic, the marks, and the words: from the tables that bind and draw them."""
     text, bold = Text(), Style(bold=True)
 
@@ -71,7 +72,7 @@ def help_text(ink: dict[str, Style], view_keys: tuple[Key, ...], width: int) -> 
     def head(topic: str) -> None:
         text.append(("\n" if text else "") + f"{topic}\n", ink["local"] + bold)
 
-    for topic, keys in groupby((*view_keys, *KEYS), key=lambda key: key.topic):
+    for topic, keys in groupby(its, key=lambda key: key.topic):
         head(topic)
         for key in keys:
             row(key.shown, ink["strong"] + bold, key.help)
@@ -84,6 +85,8 @@ def help_text(ink: dict[str, Style], view_keys: tuple[Key, ...], width: int) -> 
     head("Words")
     for word, meaning in WORDS:
         row(word, ink["strong"] + bold, meaning, 14)
+    head("Settings")
+    row("file", ink["strong"] + bold, f"{place()}: theme, speed, motion, language, keys (see the README)")
     return text
 
 
@@ -101,12 +104,12 @@ class Help(ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,f1,q", "dismiss(None)", show=False)]
 
-    def __init__(self, view_keys: tuple[Key, ...]) -> None:
+    def __init__(self, keys: tuple[Key, ...]) -> None:
         super().__init__()
-        self._view_keys = view_keys
+        self._its = keys
 
     def compose(self) -> ComposeResult:
-        box = VerticalScroll(Static(help_text(roles(self.app), self._view_keys, min(self.app.size.width, 76) - 8)))
+        box = VerticalScroll(Static(help_text(roles(self.app), self._its, min(self.app.size.width, 76) - 8)))
         box.border_title = "Help"
         box.border_subtitle = "Esc closes"
         yield box

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import OF_SYNC, M
 from ddpviz.dashboard.messages import GoTo
@@ -364,7 +365,7 @@ class BackwardView(Drawing):
     """The waterfall of the pass under the cursor; Enter, or a click on a bucket, opens its layers."""
 
     KEYS = (Key("enter", "layers", "Enter", "layers", "The layers of this pass.", "Backward"),)
-    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.keys, k.action, k.label, show=False) for k in KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS)
 
     def paint(self, width: int, height: int) -> Canvas:
         return draw(self.tl, self.cursor or Cursor(), width, height)

@@ -6,9 +6,10 @@ from collections.abc import Hashable
 from typing import ClassVar, NamedTuple
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import OF_SEVERITY, M
 from ddpviz.dashboard.messages import GoTo
@@ -189,7 +190,7 @@ class FindingsView(Drawing):
         Key("enter", "go", "Enter", "go there", "The micro-step where it first happened.", "Findings"),
         Key("c", "copy_place", "c", "", "Copy its file and line.", "Findings"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.keys, k.action, k.label, show=False) for k in KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS)
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import OF_SYNC, M
 from ddpviz.dashboard.messages import GoTo
@@ -254,7 +255,7 @@ class LayersView(Drawing):
         ),
         Key("n", "nearest", "n", "", "Go to the nearest pass that was sampled.", "Layers"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.keys, k.action, k.label, show=False) for k in KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS)
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)

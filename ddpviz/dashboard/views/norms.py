@@ -13,9 +13,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 
 from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import OF_GRADIENTS, OF_SYNC, M
 from ddpviz.dashboard.messages import GoTo
@@ -341,7 +342,7 @@ class NormsView(Drawing):
         Key("minus", "zoom(0.5)", "-", "", "More of them.", "Norms"),
         Key("0", "whole", "0", "", "The whole run over the width, and back.", "Norms"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding(k.keys, k.action, k.label, show=False) for k in KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS)
     EVERY = 0.25
 
     def __init__(self, *, id: str | None = None, classes: str | None = None, title: bool = True) -> None:

@@ -20,6 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.themes import roles
 from ddpviz.dashboard.views.canvas import Canvas, Looks
@@ -175,7 +176,7 @@ class OutputView(Vertical, can_focus=True):
         Key("f", "follow", "f", "follow", "Follow the end of the output, or stay here.", "Output"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(k.keys, k.action, k.label, show=False) for k in KEYS),
+        *bound(KEYS),
         *(Binding(key, f"lines('{action}')", show=False) for key, action in SCROLLING.items()),
     ]
 

@@ -307,6 +307,31 @@ def test_keys_of_the_users_own_work_and_are_what_the_help_says(runs: dict[str, P
     with_app(runs["right"], act, settings=Settings(keys=keys), notices=True)
 
 
+def test_text_of_every_panel_can_be_selected_and_copied(runs: dict[str, Path]) -> None:
+    async def act(app: Dashboard, pilot: Pilot[int]) -> None:
+        lines = screen(app).splitlines()
+        stood = main_of(app).cursor
+        for words in (
+            "micro-step 15  step 3",
+            "rank 1   ░░░",
+            "all ranks hold the mean",
+            "gradient norm of",
+            "Micro-step 15",
+        ):
+            y = next(i for i, line in enumerate(lines) if words in line)
+            x = lines[y].index(words)
+            await pilot.mouse_down(offset=(x, y))
+            await pilot.hover(offset=(x + 2, y))
+            await pilot.hover(offset=(x + len(words) - 1, y))
+            await pilot.mouse_up(offset=(x + len(words) - 1, y))
+            await pilot.pause(0.05)
+            await pilot.press("ctrl+c")
+            assert app.clipboard == words
+        assert main_of(app).cursor == stood  # selecting is no click
+
+    with_app(runs["right"], act)
+
+
 def test_the_screenshot_key_saves_an_svg(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from ddpviz.dashboard.themes import roles
 class _Bar(Widget):
     """One line whose parts answer to a click."""
 
+    ALLOW_SELECT = False
+
     def __init__(self) -> None:
         super().__init__()
         self._line: Strip | None = None

@@ -6,10 +6,9 @@ from bisect import bisect_right
 
 from rich.cells import cell_len
 from rich.style import Style
-from textual.strip import Strip
-from textual.widget import Widget
 
 from ddpviz.dashboard.draw import Piece, strip
+from ddpviz.dashboard.drawn import Drawn
 from ddpviz.dashboard.format import shorten
 from ddpviz.dashboard.situation import Situation, State, chip, view_chip
 from ddpviz.dashboard.state import Cursor, longest, module_of
@@ -85,14 +84,13 @@ def layout(
     return [*left, (" " * max(width - length - used + 1, 0), ink["dim"]), *tail]
 
 
-class Header(Widget):
+class Header(Drawn):
     DEFAULT_CSS = """
     Header { height: 1; background: $panel; }
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._line: Strip | None = None
         self._told: tuple[Timeline, Cursor, Situation, int, str] | None = None
 
     def show(self, tl: Timeline, cursor: Cursor, here: Situation, now: int, speed: str) -> None:
@@ -105,8 +103,8 @@ class Header(Widget):
         tl, cursor, here, now, speed = self._told
         pieces = layout(tl, cursor, here, now, speed, self.size.width, roles(self.app))
         line = strip(pieces, self.size.width, self.rich_style)
-        if line != self._line:
-            self._line = line
+        if [line] != self._lines:
+            self._lines = [line]
             self.refresh()
 
     def on_resize(self) -> None:
@@ -116,6 +114,3 @@ class Header(Widget):
         super().notify_style_update()
         if self.is_mounted:
             self._rebuild()
-
-    def render_line(self, y: int) -> Strip:
-        return self._line if self._line is not None and y == 0 else Strip.blank(self.size.width, self.rich_style)

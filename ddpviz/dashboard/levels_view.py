@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from rich.style import Style
-from textual.strip import Strip
-from textual.widget import Widget
 
 from ddpviz.dashboard.draw import Piece, strip
+from ddpviz.dashboard.drawn import Drawn
 from ddpviz.dashboard.format import norm, shorten
 from ddpviz.dashboard.levels import Level, Levels, Phase, levels, scale
 from ddpviz.dashboard.marks import M
@@ -24,7 +23,7 @@ ROLE = {Phase.LOCAL: "local", Phase.MOVING: "running", Phase.SYNCED: "synced", P
 VALUE = 9  # cells of a number
 
 
-class LevelsView(Widget):
+class LevelsView(Drawn):
     DEFAULT_CSS = """
     LevelsView { width: 1fr; height: 1fr; }
     """
@@ -33,7 +32,6 @@ class LevelsView(Widget):
         super().__init__(id=id)
         self._told: tuple[Timeline, Cursor, list[Finding]] | None = None
         self._key: object = None
-        self._lines: list[Strip] = []
         self.now: Levels | None = None  # as drawn last
 
     def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None:
@@ -48,11 +46,6 @@ class LevelsView(Widget):
         self._key = None
         if self.is_mounted:
             self._rebuild()
-
-    def render_line(self, y: int) -> Strip:
-        if 0 <= y < len(self._lines):
-            return self._lines[y]
-        return Strip.blank(self.size.width, self.rich_style)
 
     def _rebuild(self) -> None:
         if self._told is None or not self.size.width or not self.size.height:

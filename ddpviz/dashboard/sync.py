@@ -11,10 +11,10 @@ from rich.style import Style
 from textual import events
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ddpviz.dashboard import cells as c, sync_draw as draw
 from ddpviz.dashboard.draw import Piece, strip
+from ddpviz.dashboard.drawn import Drawn
 from ddpviz.dashboard.format import shorten
 from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.messages import GoTo, Open
@@ -34,7 +34,7 @@ ZOOMS = (
 )  # (cells of a column, passes in it)
 
 
-class SyncTimeline(Widget):
+class SyncTimeline(Drawn):
     DEFAULT_CSS = """
     SyncTimeline { width: 1fr; height: 1fr; }
     """
@@ -47,7 +47,6 @@ class SyncTimeline(Widget):
         self._shown_first = 0
         self._told: tuple[Timeline, Cursor, list[Finding]] | None = None
         self._key: object = None
-        self._lines: list[Strip] = []
         self._rows_at: list[tuple[int, ...] | None] = []  # per line: the ranks it shows
         self._gutter = 0
         self._map_line = -1
@@ -80,11 +79,6 @@ class SyncTimeline(Widget):
         return -(-self._total // factor) * pitch <= max(self.size.width - self._gutter, 1)
 
     # -- drawing --------------------------------------------------------------------------------------------------
-
-    def render_line(self, y: int) -> Strip:
-        if 0 <= y < len(self._lines):
-            return self._lines[y]
-        return Strip.blank(self.size.width, self.rich_style)
 
     def on_resize(self) -> None:
         self._rebuild()
@@ -221,7 +215,7 @@ class SyncTimeline(Widget):
 
     def on_click(self, event: events.Click) -> None:
         at = event.get_content_offset(self)
-        if at is None or self._told is None or not self._total:
+        if at is None or self._told is None or not self._total or self.text_selection is not None:
             return
         x = at.x - self._gutter
         if at.y == self._map_line and x >= 0:

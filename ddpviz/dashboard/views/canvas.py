@@ -20,6 +20,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from ddpviz.dashboard.drawn import highlighted
 from ddpviz.dashboard.themes import roles
 from ddpviz.timeline.model import Timeline
 
@@ -266,13 +267,8 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
             strip = self._strips[y] = self.canvas.strip(y, self._looks).apply_offsets(0, y)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
-            start, end = span
-            end = self.canvas.width if end == -1 else end
-            marked = self.screen.get_component_rich_style("screen--selection")
-            parts = list(strip.divide([start, end, strip.cell_length]))
-            if len(parts) == 3:
-                parts[1] = Strip([Segment(s.text, (s.style or RichStyle()) + marked) for s in parts[1]])
-                strip = Strip.join(parts)
+            strip = highlighted(strip, span, self.screen.get_component_rich_style("screen--selection"))
+            strip = strip.apply_offsets(0, y)
         return strip.crop_extend(left, left + width, self.rich_style).apply_style(self.rich_style)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:

@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual import events, work
 from textual.actions import SkipAction
@@ -20,6 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ddpviz.dashboard import format as fmt
+from ddpviz.dashboard.drawn import highlighted
 from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.themes import roles
@@ -97,13 +96,8 @@ class Lines(ScrollView, can_focus=False, inherit_bindings=False):
             strip = self._cache[at] = self._strip(*self.rows[at]).apply_offsets(0, at)
         selection = self.text_selection
         if selection is not None and (reach := selection.get_span(at)) is not None:
-            start, end = reach
-            end = strip.cell_length if end == -1 else end
-            parts = list(strip.divide([start, end, strip.cell_length]))
-            if len(parts) == 3:
-                marked = self.screen.get_component_rich_style("screen--selection")
-                parts[1] = Strip([Segment(s.text, (s.style or Style()) + marked) for s in parts[1]])
-                strip = Strip.join(parts)
+            strip = highlighted(strip, reach, self.screen.get_component_rich_style("screen--selection"))
+            strip = strip.apply_offsets(0, at)
         return strip.crop_extend(left, left + width, self.rich_style).apply_style(self.rich_style)
 
     def _strip(self, name: str, line: str) -> Strip:

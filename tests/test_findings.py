@@ -243,8 +243,88 @@ def test_a_step_skipped_by_one_rank() -> None:
             me.clear()
 
     diverged = one(run(train), "replicas-diverged")
-    assert diverged.ranks == (1,)
-    assert "skipped the step after micro-step 1" in diverged.message
+    assert (diverged.ranks, diverged.step, diverged.backward, diverged.count) == ((1,), 1, 1, 2)
+    assert "Rank 0 took the step after micro-step 1 and rank 1 did not." in diverged.message
+    assert "They stayed different in 2 later measured steps." in diverged.message
+
+
+@pytest.mark.parametrize(("out", "again"), [(3, False), (1, True)])
+def test_a_left_out_step_that_is_the_last_or_made_good_later(out: int, again: bool) -> None:
+    def train(me: Rank) -> Steps:
+        start = [w.copy() for w in me.states[0].weights]
+        for i in range(4):
+            yield from me.backward()
+            if not (me.rank == 1 and i == out):
+                me.step()
+            me.clear()
+            if again and i == 2:
+                me.states[0].weights = [w.copy() for w in start]  # a checkpoint is loaded everywhere
+        me.say(r.Replica(0, me.steps - 1, 7 if again else me.rank, me.tick(1), final=True))
+
+    diverged = one(run(train), "replicas-diverged")
+    assert (diverged.ranks, diverged.step) == ((1,), out)
+    assert ("They were equal again after step 3." in diverged.message) is again
+
+
+def test_grad_scaler_that_skipped_on_one_rank_alone() -> None:
+    def train(me: Rank) -> Steps:
+        for i in range(4):
+            yield from me.backward()
+            me.step(skipped=me.rank == 1 and i == 1)
+            me.clear()
+
+    diverged = one(run(train), "replicas-diverged")
+    assert (diverged.ranks, diverged.step) == ((1,), 1)
+    assert "GradScaler skipped it there" in diverged.message
+
+
+def test_what_follows_a_left_out_step_is_judged_by_itself() -> None:
+    """The second module's steps have other numbers on rank 1, and are compared all the same."""
+
+    def train(me: Rank) -> Steps:
+        for i in range(3):
+            yield from me.backward()
+            if not (me.rank == 1 and i == 1):
+                me.step()
+            me.clear()
+        for _ in range(3):
+            yield from me.backward(module=1)
+            grads = me.states[1].grads
+            me.states[1].grads = [None if g is None else g * (1 + me.rank) for g in grads]
+            me.step(1)
+            me.clear(1)
+
+    tl = run(train, nets=[Net(), Net(name="Second")])
+    changed = one(tl, "gradients-changed-after-sync")
+    assert (changed.module, changed.step, changed.count) == (1, 3, 3)
+    second = next(f for f in find(tl) if f.rule == "replicas-diverged" and f.module == 1)
+    assert (second.step, second.ranks) == (3, (0, 1))
+
+
+def test_settings_of_the_optimizer_that_differ_are_named() -> None:
+    def train(me: Rank) -> Steps:
+        me.say(r.Learning(0, [0.3], 0, {"momentum": [0.8 + me.rank / 10], "weight_decay": [0.1]}))
+        for _ in range(3):
+            yield from me.backward()
+            me.step(rate=0.3 + me.rank)
+            me.clear()
+
+    diverged = one(run(train), "replicas-diverged")
+    assert "the optimizer's momentum is what differs: 0.8 on rank 0 and 0.9 on rank 1" in diverged.message
+
+
+def test_a_rank_that_steps_without_gradients() -> None:
+    def train(me: Rank) -> Steps:
+        for i in range(3):
+            yield from me.backward()
+            if me.rank == 1 and i == 1:
+                me.clear()
+            me.step()
+            me.clear()
+
+    diverged = one(run(train), "replicas-diverged")
+    assert diverged.step == 1
+    assert "Rank 1 took it without any gradient" in diverged.message
 
 
 def test_gradients_changed_after_the_all_reduce() -> None:

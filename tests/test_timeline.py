@@ -299,7 +299,7 @@ def test_a_module_on_a_sub_group_is_judged_within_it() -> None:
     assert by_module[part.id].gradients is Gradients.SYNCED
 
 
-def test_out_of_phase_steps_cannot_be_compared() -> None:
+def test_a_step_that_one_rank_leaves_out_has_no_partner() -> None:
     def train(me: Rank) -> Steps:
         yield from me.backward(True)
         if me.rank == 0:
@@ -308,9 +308,8 @@ def test_out_of_phase_steps_cannot_be_compared() -> None:
         me.step()
 
     tl = Cluster(2).run(train).timeline()
-    assert not tl.steps[0].in_phase
-    assert tl.steps[0].replicas is Replicas.UNKNOWN
-    assert tl.steps[0].parts[0].after == (0, 1)
+    assert [s.parts[0].after for s in tl.steps] == [(0, None), (1, 1)]
+    assert [s.replicas for s in tl.steps] == [Replicas.UNKNOWN, Replicas.DIVERGED]
 
 
 def test_running_until_the_last_rank_reports() -> None:

@@ -1,11 +1,11 @@
 """replicas-diverged: the parameters differ across ranks after a step.
 
-Measured: a checksum of all parameters after the update, equal bits giving equal numbers, compared across ranks that
-stepped after the same micro-step (so a rank that skipped a step by itself is compared too). Gradients, learning rates
-and the number of steps say why.
+Measured: a checksum of all parameters after the update, equal bits giving equal numbers, compared across ranks at the
+same step. Gradients, the optimizers' settings and steps that a rank left out say why.
 
-Fires once for each module, at the first step after which the replicas differ; steps after it differ because it did, and
-are counted, not blamed. Where only some steps were measured, the message says between which two it happened.
+Fires once for each module, at the first step after which the replicas differ, or that some ranks left out; steps after
+it differ because it did, and are counted, not blamed. Where only some steps were measured, the message says between
+which two it happened; where the replicas are equal again later, since which step.
 
 Does not fire for local SGD that ends equal; nor for ranks that are out of phase or finished under `join`, whose k-th
 steps are not the same step.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
@@ -27,45 +28,59 @@ def check(tl: Timeline) -> Iterator[Finding]:
     for module in facts.shared(tl):
         indices, replicas, _ = facts.compared(tl, module)
         apart = indices[replicas == int(Replicas.DIVERGED)]
-        if not len(apart):
-            yield from _out_of_phase(tl, module)
-            continue
-        step = facts.step_at(tl, int(apart[0]))
-        part = facts.part_at(tl, module, int(apart[0]))
-        if step is None or part is None:
+        last = int(apart[0]) if len(apart) else int(indices[-1]) if len(indices) else -1
+        equal = indices[(replicas == int(Replicas.EQUAL)) & (indices < last + (not len(apart)))]
+        since = int(equal[-1]) if len(equal) else -1
+        left_out = _left_out(tl, module, since, last)
+        if not len(apart) and (left_out is None or facts.final_equal(tl, module) is not False):
             continue
         sgd = facts.local_sgd(tl, module)
         if sgd is not None and sgd.equal:
             continue
-        equal = indices[(replicas == int(Replicas.EQUAL)) & (indices < step.index)]
-        since = int(equal[-1]) if len(equal) else -1
-        reason, advice = _why(tl, module, step, part, since)
+        number = left_out[0] if left_out is not None else last
+        step, part = facts.step_at(tl, number), facts.part_at(tl, module, number)
+        if step is None or part is None:
+            continue
+        reason, advice = (
+            _why(tl, module, step, part, since) if left_out is None else _why_left_out(tl, module, left_out)
+        )
         where, of = step.site, words.of(tl, module)
-        if step.index - since == 1 or (since < 0 and step.index == int(indices[0])):
-            when = f"After step {step.index}{words.at(where)}"
+        if number - since == 1 or left_out is not None or (since < 0 and number == int(indices[0])):
+            when = f"After step {number}{words.at(where)}"
         elif since < 0:
-            when = f"After step {step.index}{words.at(where)}, the first that was measured,"
+            when = f"After step {number}{words.at(where)}, the first that was measured,"
         else:
-            when = f"Between step {since}, when they were still equal, and step {step.index}{words.at(where)}"
-        rest = int((replicas[indices > step.index] == int(Replicas.DIVERGED)).sum())
-        after = f" They stayed different in {words.plural(rest, 'later measured step')}." if rest else ""
+            when = f"Between step {since}, when they were still equal, and step {number}{words.at(where)}"
         yield Finding(
             "replicas-diverged",
             Severity.ERROR,
             f"{when} the parameters{of} differ between {words.ranks(module.ranks)}: they are no longer the same "
-            f"model. {reason}{after}",
+            f"model. {reason}{_afterwards(indices, replicas, number)}",
             advice,
             module=module.id,
-            ranks=module.ranks,
-            count=len(apart),
+            ranks=left_out[2] if left_out is not None else module.ranks,
+            count=max(1, len(apart)),
             backward=next((a for a in part.after if a is not None and a >= 0), None),
-            step=step.index,
+            step=number,
             file=where.file,
             line=where.line,
             code=where.code,
             via=where.via,
-            steps=(step.index,),
+            steps=(number,),
         )
+
+
+def _afterwards(indices: facts.Ints, replicas: npt.NDArray[np.uint8], number: int) -> str:
+    """What became of it: a sentence, or nothing."""
+    later = indices > number
+    apart, equal = (
+        indices[later & (replicas == int(Replicas.DIVERGED))],
+        indices[later & (replicas == int(Replicas.EQUAL))],
+    )
+    again = equal[equal > apart[-1]] if len(apart) else equal
+    if len(again):
+        return f" They were equal again after step {int(again[0])}."
+    return f" They stayed different in {words.plural(len(apart), 'later measured step')}." if len(apart) else ""
 
 
 def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -> tuple[str, str]:
@@ -96,13 +111,23 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
             f"Step {step.index} used gradients of which only a part was averaged.",
             "Let every parameter's gradient be averaged before the step, and start again from equal replicas.",
         )
-    rates = _rates(tl, step.index)
-    if len(set(rates.values())) > 1:
-        shown = words.listed([f"{', '.join(f'{x:g}' for x in v)} on {words.ranks(k)}" for v, k in _grouped(rates)])
+    without = _without_gradients(module, step)
+    if without:
         return (
-            f"The gradients were averaged; the learning rate is what differs: {shown}.",
+            f"{words.start(words.ranks(without))} took it without any gradient, and the others with theirs: they were "
+            "cleared there after the backward.",
+            "Clear or drop gradients on all ranks or on none: all-reduce the condition first.",
+        )
+    differing = _differing(tl, module, step.index)
+    if differing is not None:
+        name, values = differing
+        shown = words.listed([f"{', '.join(f'{x:g}' for x in v)} on {words.ranks(k)}" for v, k in _grouped(values)])
+        return (
+            f"The gradients were averaged; the optimizer's {name} is what differs: {shown}.",
             "Decide the learning rate from a value that all ranks share: average the metric (dist.all_reduce) before "
-            "scheduler.step(metric), or decide on rank 0 and broadcast.",
+            "scheduler.step(metric), or decide on rank 0 and broadcast."
+            if name == "learning rate"
+            else "Build the optimizer, and change its settings, from values that all ranks share.",
         )
     if part.grads_equal is False:
         return (
@@ -129,87 +154,85 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
     )
 
 
-def _rates(tl: Timeline, step: int) -> dict[int, tuple[float, ...]]:
-    """Learning rates in force at this step, by rank, of all optimizers; ranks without a record are left out."""
-    found: dict[int, tuple[float, ...]] = {}
+def _without_gradients(module: Module, step: Step) -> list[int]:
+    """Ranks that took the step without gradients while others had some."""
+    rows = {lane.rank: row for lane in facts.lanes(module) if (row := facts.step_row(lane, step)) is not None}
+    without = [rank for rank, row in rows.items() if int(row["flags"]) & r.StepFlag.NO_GRADS]
+    return without if len(without) < len(rows) else []
+
+
+def _settings(tl: Timeline, module: Module, step: int) -> dict[int, dict[str, tuple[float, ...]]]:
+    """What the module's optimizers were set to at this step, by rank; ranks without a record are left out."""
+    found: dict[int, dict[str, tuple[float, ...]]] = {}
     for rank, changes in tl.learning.items():
-        latest: dict[int, list[float]] = {}
+        latest: dict[int, r.Learning] = {}
         for change in changes:
-            if change.step <= step:
-                latest[change.optimizer] = change.rates
+            known = tl.optimizers.get((rank, change.optimizer))
+            if rank in module.ranks and change.step <= step and known is not None and module.id in known.modules:
+                latest[change.optimizer] = change
         if latest:
-            found[rank] = tuple(x for key in sorted(latest) for x in latest[key])
+            mine = [latest[number] for number in sorted(latest)]
+            names = ["learning rate", *dict.fromkeys(name for x in mine for name in x.others)]
+            values = [{"learning rate": x.rates, **x.others} for x in mine]
+            found[rank] = {name: tuple(v for x in values for v in x.get(name, [])) for name in names}
     return found
 
 
-def _grouped(rates: dict[int, tuple[float, ...]]) -> list[tuple[tuple[float, ...], list[int]]]:
+def _differing(tl: Timeline, module: Module, step: int) -> tuple[str, dict[int, tuple[float, ...]]] | None:
+    """The first setting of the optimizers that is not the same on all ranks, and its values by rank."""
+    settings = _settings(tl, module, step)
+    for name in next(iter(settings.values()), {}):
+        values = {rank: mine.get(name, ()) for rank, mine in settings.items()}
+        if len({len(v) for v in values.values()}) == 1 and len(set(values.values())) > 1:
+            return name, values
+    return None
+
+
+def _grouped(values: dict[int, tuple[float, ...]]) -> list[tuple[tuple[float, ...], list[int]]]:
+    """Ranks by what is set there; of several parameter groups only the places that differ."""
+    places = [set(column) for column in zip(*values.values(), strict=True)]
     groups: dict[tuple[float, ...], list[int]] = {}
-    for rank, values in sorted(rates.items()):
-        groups.setdefault(values, []).append(rank)
+    for rank, mine in sorted(values.items()):
+        groups.setdefault(tuple(v for v, seen in zip(mine, places, strict=True) if len(seen) > 1), []).append(rank)
     return list(groups.items())
 
 
-def _out_of_phase(tl: Timeline, module: Module) -> Iterator[Finding]:
-    """Ranks whose k-th steps are not the same, because one skipped a step: compared by the micro-step before."""
+def _left_out(
+    tl: Timeline, module: Module, since: int, until: int
+) -> tuple[int, tuple[int, ...], tuple[int, ...]] | None:
+    """The first step after `since`, up to `until`, that some ranks took and others did not: number, these ranks, those
+    ranks. A rank that ended early, or finished under `join`, leaves nothing out."""
     gone = facts.joined(tl, module)
-    tables = {lane.rank: lane.steps for lane in facts.lanes(module) if lane.rank not in gone and len(lane.steps)}
-    if len(tables) < 2 or module.drift is not None:
-        return
-    rows0 = next(iter(tables.values()))
-    if all(np.array_equal(rows[["index", "after"]], rows0[["index", "after"]]) for rows in tables.values()):
-        return  # in phase: compared already
-    common = None
-    for rows in tables.values():
-        mine = np.unique(rows["after"][facts.has(rows, r.StepFlag.HAS_PARAM)])
-        common = mine if common is None else np.intersect1d(common, mine)
-    if common is None or not len(common):
-        return
-    last = [rows[np.searchsorted(rows["after"], common, "right") - 1] for rows in tables.values()]
-    sums = np.array([rows["param_checksum"] for rows in last])
-    apart = np.flatnonzero((sums != sums[0]).any(0))
-    if not len(apart):
-        return
-    first = int(common[apart[0]])
-    taken = {rank: int((rows["after"] <= first).sum()) for rank, rows in tables.items()}
-    few = [rank for rank, n in taken.items() if n == min(taken.values())]
-    most = next(rank for rank, n in taken.items() if n == max(taken.values()))
-    at = int(np.searchsorted(tables[most]["after"], first, "right")) - 1
-    row = tables[most][at]
-    where = tl.site(most, int(row["site"]))
-    if len(few) < len(taken):
-        theirs, mine = tables[most]["after"], tables[few[0]]["after"]
-        lost = [int(a) for a in theirs[theirs <= first] if a not in mine]
-        skipped = f", which skipped the step after {words.numbered('micro-step', lost)}" if lost else ""
-        blamed, backward = tuple(few), lost[0] if lost else first
-        reason = (
-            f"Up to there {words.ranks(few)} took {words.plural(min(taken.values()), 'step')}{skipped}, and rank "
-            f"{most} took {max(taken.values())}."
+    lanes = [lane for lane in facts.lanes(module) if lane.rank not in gone and len(lane.steps)]
+    taken = {
+        lane.rank: lane.steps["index"][(lane.steps["index"] > since) & (lane.steps["index"] <= until)] for lane in lanes
+    }
+    whole = np.unique(np.concatenate([*taken.values(), np.zeros(0, np.uint32)]))
+    missing = {rank: np.setdiff1d(whole, mine, assume_unique=True) for rank, mine in taken.items()}
+    missing = {rank: steps for rank, steps in missing.items() if len(steps)}
+    if not missing:
+        return None
+    first = int(min(steps[0] for steps in missing.values()))
+    without = tuple(rank for rank, steps in missing.items() if int(steps[0]) == first)
+    return first, tuple(rank for rank in taken if rank not in without), without
+
+
+def _why_left_out(tl: Timeline, module: Module, found: tuple[int, tuple[int, ...], tuple[int, ...]]) -> tuple[str, str]:
+    number, took, without = found
+    lane = module.lanes[took[0]]
+    row = lane.steps[np.searchsorted(lane.steps["index"], number)]
+    after = int(row["after"])
+    scaler = any(after in module.lanes[rank].skipped["after"] for rank in without)
+    reason = (
+        f"{words.start(words.ranks(took))} took the step after micro-step {after} and {words.ranks(without)} did not"
+        + (": GradScaler skipped it there, on an Inf that only that rank had." if scaler else ".")
+    )
+    if scaler:
+        return reason, (
+            "Average the gradients before GradScaler looks at them: scaler.unscale_(optimizer) after the all-reduce, "
+            "so that an Inf of one rank is everybody's and all ranks skip the step."
         )
-        advice = (
-            "Decide on all ranks together whether to skip a step: all-reduce the condition first "
-            "(dist.all_reduce(flag, op=dist.ReduceOp.MAX))."
-        )
-    else:
-        step = facts.step_at(tl, int(row["index"]))
-        part = facts.part_at(tl, module, int(row["index"]))
-        if step is None or part is None:
-            return
-        blamed, backward = module.ranks, first
-        reason, advice = _why(tl, module, step, part, int(tables[most][at - 1]["index"]) if at else -1)
-    yield Finding(
-        "replicas-diverged",
-        Severity.ERROR,
-        f"After micro-step {first} and the step{words.at(where)} that follows it, the "
-        f"parameters{words.of(tl, module)} differ between {words.ranks(module.ranks)}: they are no longer the same "
-        f"model. {reason}",
-        advice,
-        module=module.id,
-        ranks=blamed,
-        count=len(apart),
-        backward=backward,
-        step=int(row["index"]),
-        file=where.file,
-        line=where.line,
-        code=where.code,
-        via=where.via,
+    return reason, (
+        "Decide on all ranks together whether to skip a step: all-reduce the condition first "
+        "(dist.all_reduce(flag, op=dist.ReduceOp.MAX))."
     )

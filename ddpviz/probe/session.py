@@ -61,6 +61,7 @@ class Session:
         self.device_clock: DeviceClock | None = None
         self.hooks: dict[int, str] = {}  # id of a reducer -> name of the user's communication hook
         self.optimizers: dict[int, Any] = {}
+        self.optimizers_seen = 0
         self.generation = 0  # grows when a module or parameter comes under watch
         self.writer: Writer | None = None
         self.finished = False

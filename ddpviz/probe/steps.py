@@ -61,7 +61,10 @@ def held(session: Session, optimizer: Optimizer) -> Held:
         return known
     parts = _parts(session, optimizer)
     signature[0] = session.generation  # looking may have found new parameters
-    number = known.id if known is not None and known.ref() is optimizer else len(session.optimizers)
+    if known is not None and known.ref() is not optimizer:
+        known = None  # gone, and its address is another's now
+    number = known.id if known is not None else session.optimizers_seen
+    session.optimizers_seen = max(session.optimizers_seen, number + 1)
     fresh = Held(number, torch_private.reference(optimizer), tuple(signature), parts)
     if known is None or [w.id for w, _ in known.parts] != [w.id for w, _ in parts]:
         session.emit(r.Optimizer(number, type(optimizer).__name__, session.sites.here(5), [w.id for w, _ in parts]))
@@ -93,11 +96,14 @@ def _parts(session: Session, optimizer: Optimizer) -> list[tuple[Watched, list[i
 
 
 def _find(session: Session, param: Any) -> tuple[Watched, int] | None:
+    found = None
     for watched in session.modules:
         index = watched.index_of.get(id(param))
         if index is not None and watched.params[index]() is param:
-            return watched, index
-    return None
+            if not watched.retired:
+                return watched, index
+            found = found or (watched, index)
+    return found
 
 
 # --- steps -----------------------------------------------------------------------------------------------------------
@@ -208,7 +214,20 @@ def _learning(session: Session, what: Held, optimizer: Optimizer, step: int) -> 
     numbers = [float(x) for x in rates if isinstance(x, (int, float)) or (torch.is_tensor(x) and not x.is_cuda)]
     if numbers != what.rates:
         what.rates = numbers
-        session.emit(r.Learning(what.id, numbers, step))
+        session.emit(r.Learning(what.id, numbers, step, _settings(optimizer)))
+
+
+def _settings(optimizer: Optimizer) -> dict[str, list[float]]:
+    """The other numbers in its parameter groups."""
+    found: dict[str, list[float]] = {}
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            if name in ("params", "lr", "initial_lr"):
+                continue
+            for number in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(number, (int, float)):
+                    found.setdefault(name, []).append(float(number))
+    return found
 
 
 def hook_steps(session: Session) -> list[Any]:

@@ -13,8 +13,11 @@ from ddpviz.timeline import align, modules as m
 from ddpviz.timeline.columns import Column, decode, shift_rows
 from ddpviz.timeline.lanes import LaneFold
 from ddpviz.timeline.model import GroupState, Layout, Param, RankState, Rows, Site, Timeline
+from ddpviz.timeline.numbering import Numbering
+from ddpviz.timeline.plausible import Plausible
 from ddpviz.timeline.steps import StepTable
 from ddpviz.trace import records as r
+from ddpviz.trace.reader import MOST_RANKS
 
 # Members of enums are looked up once: each access costs a microsecond.
 _PASS = r.RowKind.PASS
@@ -55,8 +58,10 @@ class JobFold:
         self.timeline = Timeline()
         self.timeline.steps = self._steps = StepTable(self.timeline)
         self.timeline.skipped = self._skipped = StepTable(self.timeline, skipped=True)
+        self._numbering = Numbering(lambda k: self._modules[k].module.ranks)
         self.live = True  # the run is not over: ranks may still report
         self.notes: dict[str, set[int]] = {}
+        self._plausible = Plausible()
         self._modules: list[m.ModuleFold] = []
         self._of_group: dict[tuple[int, int], int] = {}  # (rank, group key) -> modules seen so far
         self._flagged: dict[tuple[int, int], Column] = {}  # (rank, group key) -> counts that carried gradients
@@ -108,7 +113,8 @@ class JobFold:
     def _rank_is(self, source: Source, state: RankState, record: r.RankIs) -> None:
         state.local_rank, state.backend, state.device = record.local_rank, record.backend, record.device
         run = self.timeline.run
-        run.world_size = max(run.world_size, record.world_size)
+        if record.world_size <= MOST_RANKS:
+            run.world_size = max(run.world_size, record.world_size)
         run.backend = run.backend or record.backend
 
     def _group(self, source: Source, state: RankState, record: r.Group) -> None:
@@ -137,7 +143,7 @@ class JobFold:
             self._modules.append(fold)
             self.timeline.modules.append(fold.module)
         source.modules[record.id] = fold
-        fold.lane(state.rank, self._flagged_of(state.rank, key))
+        self._lane_of(state.rank, fold)
         self._retry(source)
 
     def _layout(self, source: Source, state: RankState, record: r.Layout) -> None:
@@ -176,7 +182,8 @@ class JobFold:
         elif isinstance(record, r.Buffers):
             lane.buffers = record
         elif isinstance(record, r.Replica):
-            lane.replicas.append(record)
+            cuts = fold.lanes[state.rank].cuts
+            lane.replicas.append(msgspec.structs.replace(record, step=cuts.one(record.step)))
         elif isinstance(record, r.Unanswered):
             lane.unanswered.append(record)
         elif isinstance(record, r.HookIs):
@@ -189,7 +196,9 @@ class JobFold:
         self.timeline.optimizers[state.rank, record.id] = msgspec.structs.replace(record, modules=ids)
 
     def _learning(self, source: Source, state: RankState, record: r.Learning) -> None:
-        self.timeline.learning.setdefault(state.rank, []).append(record)
+        cuts = self._numbering.cuts.get(state.rank)
+        step = cuts.one(record.step) if cuts is not None else record.step
+        self.timeline.learning.setdefault(state.rank, []).append(msgspec.structs.replace(record, step=step))
 
     def _stack(self, source: Source, state: RankState, record: r.Stack) -> None:
         fold = source.modules.get(record.module)
@@ -265,7 +274,12 @@ class JobFold:
             self.rows(source, kind, payload)
 
     def _lane(self, state: RankState, fold: m.ModuleFold, kind: r.RowKind, rows: Rows) -> None:
-        fold.lane(state.rank, self._flagged_of(state.rank, fold.group)).add(kind, rows)
+        rows = self._plausible.rows(state.rank, fold.module.id, kind, rows)
+        if not len(rows):
+            return
+        if kind is _STEP:
+            self._numbering.add(state.rank, fold.module.id, rows)
+        self._lane_of(state.rank, fold).add(kind, rows)
         issued = state.collectives.get(fold.group, 0)
         if kind is _PASS:
             # rows of a rank are in the order of time: the last one has the newest of each
@@ -281,6 +295,13 @@ class JobFold:
         elif kind is _CLEAR:
             self._moved(state, int(rows["at"][-1]))
         state.collectives[fold.group] = issued
+
+    def _lane_of(self, rank: int, fold: m.ModuleFold) -> LaneFold:
+        new = rank not in fold.lanes
+        lane = fold.lane(rank, self._flagged_of(rank, fold.group))
+        if new and rank in self._numbering.cuts:
+            lane.cuts = self._numbering.cuts[rank]
+        return lane
 
     def _collective(self, state: RankState, key: int, rows: Rows) -> None:
         at = (state.rank, key)
@@ -318,6 +339,12 @@ class JobFold:
         for rank, key in self._touched_groups:
             tl.groups[key].collectives[rank] = self._collectives[rank, key].view
         self._touched_groups.clear()
+        for rank, old, new in self._numbering.update():
+            for fold in self._modules:
+                if rank in fold.lanes:
+                    fold.lanes[rank].renumber(old, new)
+            changes = tl.learning.get(rank, [])
+            changes[:] = [msgspec.structs.replace(x, step=new.one(old.one_own(x.step))) for x in changes]
         for fold in self._modules:
             fold.module.site = tl.site(*fold.site)
             fold.judge(tl.ranks, self.live)

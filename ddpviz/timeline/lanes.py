@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
+import msgspec
 import numpy as np
 
 from ddpviz.timeline import verdicts
 from ddpviz.timeline.align import later
 from ddpviz.timeline.columns import DTYPES, Column, shift_rows
 from ddpviz.timeline.model import Lane, Rows
+from ddpviz.timeline.numbering import Cuts
 from ddpviz.trace import records as r
 
 # Members of enums are looked up once: each access costs a microsecond.
@@ -66,6 +68,8 @@ class LaneFold:
         self.layers = Column(DTYPES[_LAYER])
         self.dirty_passes, self.dirty_steps, self.dirty_skipped = Dirty(), Dirty(), Dirty()
         self._rows_from = 1 << 62  # first step row that is new or moved
+        self.cuts = Cuts()  # from this rank's own numbers of steps to those of all ranks
+        self.renumbered = 1 << 62  # the first number of a step that means another one since the last feed
         self.lane = Lane(
             rank,
             *(self.passes.view, self.sync.view, self.buckets.view, self.steps.view, self.gradients.view),
@@ -86,6 +90,8 @@ class LaneFold:
                 self.dirty_skipped.add(int(index[at]), int(index[-1]) + 1)
                 rows = rows[~skipped]
             if len(rows):
+                if not self.cuts.none:
+                    rows["index"] = self.cuts.common(rows["index"].astype(np.int64))
                 self._rows_from = min(self._rows_from, self.steps.extend_sorted(rows, "index"))
         elif kind is _CLEAR:
             self.clears.extend(rows)
@@ -150,6 +156,21 @@ class LaneFold:
         self._rows_from = 0
         if self.skipped.size:
             self.dirty_skipped.add(0, int(self.skipped.view["index"][-1]) + 1)
+
+    def renumber(self, old: Cuts, new: Cuts) -> None:
+        """Another rank took a step that this one left out, so that its later ones have other numbers."""
+        self.cuts = new
+        self.lane.replicas[:] = [
+            msgspec.structs.replace(x, step=new.one(old.one_own(x.step))) for x in self.lane.replicas
+        ]
+        index = self.steps.view["index"].astype(np.int64)
+        fresh = new.common(old.own(index))
+        changed = np.flatnonzero(fresh != index)
+        if len(changed):
+            first = int(min(index[changed[0]], fresh[changed[0]]))
+            self.steps.view["index"] = fresh
+            self.renumbered = min(self.renumbered, first)
+            self.dirty_steps.add(first, int(max(index[-1], fresh[-1])) + 1)
 
     def judge(self) -> None:
         """This rank's own verdicts, of what is new or changed."""

@@ -118,3 +118,4 @@ class ModuleFold:
         """The feed is over: nothing is left to judge."""
         for lane in self.lanes.values():
             lane.dirty_passes, lane.dirty_steps, lane.dirty_skipped = Dirty(), Dirty(), Dirty()
+            lane.renumbered = 1 << 62

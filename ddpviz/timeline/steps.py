@@ -58,6 +58,8 @@ class ModuleSteps:
             index = self._rows(lane)["index"]
             low, high = bisect_left(index, changed.low), bisect_left(index, changed.high)
             places = self.places.setdefault(rank, Column(np.int32, -1))
+            if not self.skipped:
+                places.view[lane.renumbered :] = -1
             places.grow(int(index[-1]) + 1)
             places.view[index[low:high]] = np.arange(low, high)
             dirty.add(changed.low, changed.high)

@@ -194,11 +194,12 @@ class Optimizer(Record, frozen=True):
 
 
 class Learning(Record, frozen=True):
-    """The optimizer's learning rates, when they change."""
+    """The optimizer's learning rates, when they change, and with them its other settings."""
 
     optimizer: int
     rates: list[float]
     step: int
+    others: dict[str, list[float]] = {}  # "momentum", "weight_decay", ...: of each parameter group
 
 
 class Unanswered(Record, frozen=True):

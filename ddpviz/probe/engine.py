@@ -21,6 +21,12 @@ from ddpviz.trace import records as r
 from ddpviz.trace.records import PassFlag
 
 _now = time.monotonic_ns
+# plain numbers: an operation on an enum costs a microsecond, and a pass needs ten
+_FORWARD_SEEN, _FLAGS_KNOWN = int(PassFlag.FORWARD_SEEN), int(PassFlag.FLAGS_KNOWN)
+_NO_SYNC_FORWARD, _NO_SYNC_BACKWARD = int(PassFlag.NO_SYNC_FORWARD), int(PassFlag.NO_SYNC_BACKWARD)
+_RAISED, _CAPTURED, _CLEARED = int(PassFlag.RAISED), int(PassFlag.CAPTURED), int(PassFlag.CLEARED)
+_IN_STEP, _IN_JOIN = int(PassFlag.IN_STEP), int(PassFlag.IN_JOIN)
+_COMM_HOOK, _SAMPLED = int(PassFlag.COMM_HOOK), int(PassFlag.SAMPLED)
 
 
 @dataclass(slots=True)
@@ -138,7 +144,7 @@ def end(session: Session, raised: BaseException | None) -> None:
     if call is None:
         return
     session.progress += 1
-    touched = [w for w in session.modules if w.gather()]
+    touched = _in_use(session, [w for w in session.modules if w.gather()])
     if raised is not None and not isinstance(raised, (KeyboardInterrupt, SystemExit)):
         refused(session, "backward", raised, call.site, touched)
     if not touched:
@@ -151,9 +157,24 @@ def end(session: Session, raised: BaseException | None) -> None:
         try:
             _finish(session, watched, call, raised is not None)
         except Exception as error:
-            watched.touched, watched.launches, watched.local, watched.local_sums = {}, [], {}, {}
-            watched.closed, watched.learned = {}, []
+            watched.forget_pass()
             guard.fault("engine.finish", error)
+
+
+def _in_use(session: Session, touched: list[Watched]) -> list[Watched]:
+    """Without wrappers of a network that was wrapped again and is trained through the other wrapper: this pass is not
+    theirs, and neither are the steps that follow."""
+    for watched in touched:
+        if not watched.sharing:
+            continue
+        others = [w for w in watched.sharing if w in touched]
+        retired = not watched.armed and (watched.retired or any(w.armed for w in others))
+        if retired != watched.retired:
+            watched.retired = retired
+            session.generation += 1
+        if retired:
+            watched.forget_pass()
+    return [w for w in touched if not w.retired]
 
 
 def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) -> None:
@@ -168,31 +189,36 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
     local, watched.local = watched.local, {}
     local_sums, watched.local_sums = watched.local_sums, {}
     ddp = watched.ref()
-    flags = PassFlag(0)
+    flags = _RAISED if raised else 0
     forward = watched.forwards.popleft() if watched.forwards else None
     if forward is not None:
-        flags |= PassFlag.FORWARD_SEEN
+        flags |= _FORWARD_SEEN
         if forward.flag is not None:
-            flags |= PassFlag.FLAGS_KNOWN
-            flags |= PassFlag.NO_SYNC_FORWARD if not forward.flag else PassFlag(0)
+            flags |= _FLAGS_KNOWN if forward.flag else _FLAGS_KNOWN | _NO_SYNC_FORWARD
     watched.after_pass = True
     watched.forwards_since = 0
-    if watched.flag_at_begin is False:
-        flags |= PassFlag.NO_SYNC_BACKWARD
-    if watched.flag_at_begin is not None and not flags & PassFlag.FORWARD_SEEN:
-        flags |= PassFlag.FLAGS_KNOWN
-    flags |= PassFlag.RAISED if raised else PassFlag(0)
-    flags |= PassFlag.CAPTURED if call.captured else PassFlag(0)
-    flags |= PassFlag.CLEARED if watched.cleared else PassFlag(0)
-    flags |= PassFlag.IN_STEP if session.stepping is not None else PassFlag(0)
-    flags |= PassFlag.IN_JOIN if ddp is not None and torch_private.in_join(ddp) else PassFlag(0)
-    flags |= PassFlag.COMM_HOOK if watched.hook_name else PassFlag(0)
-    flags |= PassFlag.SAMPLED if sampled else PassFlag(0)
+    if watched.flag_at_begin is not None:
+        if not watched.flag_at_begin:
+            flags |= _NO_SYNC_BACKWARD
+        if forward is None:
+            flags |= _FLAGS_KNOWN
+    if call.captured:
+        flags |= _CAPTURED
+    if watched.cleared:
+        flags |= _CLEARED
+    if session.stepping is not None:
+        flags |= _IN_STEP
+    if ddp is not None and torch_private.in_join(ddp):
+        flags |= _IN_JOIN
+    if watched.hook_name:
+        flags |= _COMM_HOOK
+    if sampled:
+        flags |= _SAMPLED
     job = PassJob(
         module=watched.id,
         index=watched.passes,
         window=watched.window,
-        flags=int(flags),
+        flags=flags,
         begin=call.begin,
         end=ended,
         collective=watched.count_at_begin,

@@ -43,6 +43,10 @@ def watch(session: Session, ddp: Any, site: int) -> Watched | None:
     collectives.find_groups(session)
     group = collectives.group_of(session, ddp.process_group)
     made = Watched(session, ddp, group, site)
+    for other in session.modules:
+        if made.shares(other):
+            made.sharing.append(other)
+            other.sharing.append(made)
     session.modules.append(made)
     if made.cuda and session.device_clock is None:
         session.device_clock = measure.DeviceClock()

@@ -46,6 +46,8 @@ class Watched:
         self.itemsize = first.element_size()
         self.views = bool(getattr(ddp, "gradient_as_bucket_view", False))
         self.sparse = any(torch_private.makes_sparse_gradients(ddp, p) for _, p in managed)
+        self.sharing: list[Watched] = []  # other wrappers of the same parameters: a network that was wrapped again
+        self.retired = False  # ... one of which is in use instead
         self.handles: list[Any] = []
         self.closers: list[Any] = []
         self.takers: list[Any] = []
@@ -114,6 +116,22 @@ class Watched:
             self.hook(p)
         layout = torch_private.initial_layout(ddp, [p for _, p in managed])
         self.set_layout(layout if layout is not None else [list(range(self.managed))])
+
+    @property
+    def armed(self) -> bool:
+        """Whether the gradients that have just come are this wrapper's business: it sent some, or had a forward."""
+        return bool(self.launches) or (bool(self.forwards) and not self.after_pass)
+
+    def shares(self, other: Watched) -> bool:
+        """Whether both wrap a parameter."""
+        places = [(self.params[i](), other.index_of[k]) for k, i in self.index_of.items() if k in other.index_of]
+        return any(p is not None and other.params[k]() is p for p, k in places)
+
+    def forget_pass(self) -> None:
+        """Drop what the engine call in progress has left here."""
+        self.arrived.clear()
+        self.touched, self.launches, self.local, self.local_sums = {}, [], {}, {}
+        self.closed, self.learned = {}, []
 
     # --- parameters
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
 import synth
 
 from ddpviz.export.load import load
-from ddpviz.export.report import plain, report, to_json
+from ddpviz.export.report import in_parts, plain, report, to_json
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.trends import traffic
 from ddpviz.trace import records as r
@@ -175,3 +176,12 @@ def test_a_torn_trace_is_a_note_and_the_rest_is_there(tmp_path: Path) -> None:
     jsonschema.validate(found, SCHEMA)
     assert any(file.name in note for note in found["run"]["notes"])
     assert found["modules"]
+
+
+def test_a_long_runs_report_in_parts_is_the_report(tmp_path: Path) -> None:
+    tl = load(synth.write_big(tmp_path, 3, 11_000, wrong=[7]))
+    found = strict(b"".join(in_parts(tl, [FINDING])))
+    assert found == json.loads(msgspec.json.encode(report(tl, [FINDING])))
+    assert len(found["modules"][0]["backwards"]) == 11_000
+    assert found["steps"][7]["gradients"] == "local"
+    assert max(map(len, in_parts(tl, []))) < 2 << 20  # never in memory whole

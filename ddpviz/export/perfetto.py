@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -35,13 +36,18 @@ STEPS, COLLECTIVES, MODULES = 1, 2, 100  # thread ids: each module has a hundred
 
 def to_perfetto(tl: m.Timeline) -> bytes:
     """The whole trace as UTF-8 JSON."""
-    return msgspec.json.encode(
-        {
-            "traceEvents": list(events(tl)),
-            "displayTimeUnit": "ms",
-            "otherData": {"ddpviz": tl.run.ddpviz, "run": tl.run.id, "command": " ".join(tl.run.command)},
-        }
-    )
+    return b"".join(in_parts(tl))
+
+
+def in_parts(tl: m.Timeline) -> Iterator[bytes]:
+    """The bytes of `to_perfetto` one after the other."""
+    other = {"ddpviz": tl.run.ddpviz, "run": tl.run.id, "command": " ".join(tl.run.command)}
+    yield msgspec.json.encode({"displayTimeUnit": "ms", "otherData": other})[:-1] + b',"traceEvents":['
+    found, comma = events(tl), b""
+    while block := list(islice(found, 4096)):
+        yield comma + msgspec.json.encode(block)[1:-1]
+        comma = b","
+    yield b"]}"
 
 
 def events(tl: m.Timeline) -> Iterator[Event]:

@@ -7,7 +7,9 @@ since the run's start. Readers ignore fields that they do not know, so fields ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,14 +24,40 @@ from ddpviz.timeline.trends import agreement, noise_scale, traffic
 from ddpviz.trace import records as r
 
 SCHEMA = "ddpviz.report/1"
-_READABLE = 16 << 20  # bytes
+_READABLE = 30_000  # rank-passes
+_AT_ONCE = 1 << 14  # rank-passes, or steps, in memory as Python objects
 Json = dict[str, Any]
 
 
 def to_json(tl: m.Timeline, findings: Sequence[Finding]) -> bytes:
     """The report as UTF-8 JSON with a newline at the end; indented where a person may still read it."""
-    data = msgspec.json.encode(report(tl, findings))
-    return (msgspec.json.format(data, indent=1) if len(data) < _READABLE else data) + b"\n"
+    return b"".join(in_parts(tl, findings))
+
+
+def in_parts(tl: m.Timeline, findings: Sequence[Finding]) -> Iterator[bytes]:
+    """The bytes of `to_json` one after the other: a long run's report never is in memory whole."""
+    if sum(len(lane.passes) for module in tl.modules for lane in module.lanes.values()) < _READABLE:
+        yield msgspec.json.format(msgspec.json.encode(report(tl, findings)), indent=1) + b"\n"
+        return
+    yield msgspec.json.encode({"schema": SCHEMA, "run": run_part(tl)})[:-1] + b',"modules":['
+    for number, module in enumerate(tl.modules):
+        head, tail = module_head(module), module_tail(module)
+        yield b"," * (number > 0) + msgspec.json.encode(head)[:-1] + b',"backwards":['
+        yield from _in_blocks(backwards(module))
+        yield b"]," + msgspec.json.encode(tail)[1:]
+    yield b'],"steps":['
+    yield from _in_blocks(step_part(tl, step) for step in tl.steps)
+    yield b'],"skipped_steps":['
+    yield from _in_blocks(step_part(tl, step) for step in tl.skipped)
+    yield b'],"findings":' + msgspec.json.encode([finding_part(finding) for finding in findings]) + b"}\n"
+
+
+def _in_blocks(items: Iterator[Json]) -> Iterator[bytes]:
+    """The items of a JSON list, without its brackets."""
+    comma = b""
+    while block := list(islice(items, 1024)):
+        yield comma + msgspec.json.encode(block)[1:-1]
+        comma = b","
 
 
 def report(tl: m.Timeline, findings: Sequence[Finding]) -> Json:
@@ -115,10 +143,11 @@ def rank_part(tl: m.Timeline, rank: int) -> Json:
 
 
 def module_part(module: m.Module) -> Json:
+    return {**module_head(module), "backwards": list(backwards(module)), **module_tail(module)}
+
+
+def module_head(module: m.Module) -> Json:
     names = [p.name for p in module.params]
-    columns = {rank: lane_columns(lane) for rank, lane in module.lanes.items()}
-    synced, saved = traffic(module)
-    came = arrivals(module)
     return {
         "id": module.id,
         "name": module.name,
@@ -139,7 +168,13 @@ def module_part(module: m.Module) -> Json:
             for number, layout in enumerate(module.layouts)
             for index, (params, size) in enumerate(zip(layout.buckets, layout.bytes, strict=False))
         ],
-        "backwards": [backward_part(module, index, verdict, columns) for index, verdict in enumerate(verdicts(module))],
+    }
+
+
+def module_tail(module: m.Module) -> Json:
+    synced, saved = traffic(module)
+    came = arrivals(module)
+    return {
         "bytes_synced": synced,
         "bytes_saved": saved,
         "agreement": measured_or_none(agreement(module)),
@@ -180,10 +215,10 @@ _BUCKET_LOCAL, _BUCKET_NORM = int(r.BucketFlag.HAS_LOCAL_NORM), int(r.BucketFlag
 _SYNC_WORDS = {int(kind): kind.word for kind in m.Sync}
 
 
-def lane_columns(lane: m.Lane) -> list[Json]:
-    """One rank's passes as they stand in the report, in order."""
-    buckets = bucket_columns(lane)
-    rows = tuples(lane.passes, "index window flags collective local_norm norm loss memory begin end")
+def lane_columns(lane: m.Lane, low: int, high: int) -> list[Json]:
+    """One rank's passes from `low` up to `high` as they stand in the report, in order."""
+    buckets = bucket_columns(lane, low, high)
+    rows = tuples(lane.passes[low:high], "index window flags collective local_norm norm loss memory begin end")
     return [
         {
             "rank": lane.rank,
@@ -202,15 +237,19 @@ def lane_columns(lane: m.Lane) -> list[Json]:
             "window": window,  # the lane's own; `backward_part` takes it out
         }
         for (index, window, flags, collective, local, norm, loss, memory, begin, end), sync in zip(
-            rows, lane.sync.tolist(), strict=True
+            rows, lane.sync[low:high].tolist(), strict=True
         )
     ]
 
 
-def bucket_columns(lane: m.Lane) -> dict[int, list[Json]]:
-    """One rank's buckets, by pass."""
+def bucket_columns(lane: m.Lane, low: int, high: int) -> dict[int, list[Json]]:
+    """One rank's buckets of the passes from `low` up to `high`, by pass."""
     found: dict[int, list[Json]] = {}
-    rows = tuples(lane.buckets, "pass index layout flags ready launch done wire_bytes local_norm norm")
+    passes = lane.buckets["pass"]
+    rows = tuples(
+        lane.buckets[bisect_left(passes, low) : bisect_left(passes, high)],
+        "pass index layout flags ready launch done wire_bytes local_norm norm",
+    )
     for number, index, layout, flags, ready, launch, done, wire, local, norm in rows:
         found.setdefault(number, []).append(
             {
@@ -228,13 +267,23 @@ def bucket_columns(lane: m.Lane) -> dict[int, list[Json]]:
     return found
 
 
-def backward_part(module: m.Module, index: int, verdict: str, columns: dict[int, list[Json]]) -> Json:
+def backwards(module: m.Module) -> Iterator[Json]:
+    """Each pass over the ranks, in order."""
+    told = verdicts(module)
+    at_once = max(1, _AT_ONCE // max(1, len(module.lanes)))
+    for low in range(0, len(told), at_once):
+        columns = {rank: lane_columns(lane, low, low + at_once) for rank, lane in module.lanes.items()}
+        for at, verdict in enumerate(told[low : low + at_once]):
+            yield backward_part(module, low + at, verdict, columns, at)
+
+
+def backward_part(module: m.Module, index: int, verdict: str, columns: dict[int, list[Json]], at: int) -> Json:
     ranks: list[Json] = []
     window = None
     for rank in dict.fromkeys(module.ranks):
-        if index >= len(columns.get(rank, ())):
+        if at >= len(columns.get(rank, ())):
             continue  # this rank never ended such a pass
-        entry = columns[rank][index]
+        entry = columns[rank][at]
         own = entry.pop("window")
         window = own if window is None else window
         for bucket in entry["buckets"]:

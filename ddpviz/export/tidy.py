@@ -7,7 +7,9 @@ since the run's start.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
+from itertools import islice
 from typing import TextIO
 
 import numpy as np
@@ -52,6 +54,17 @@ def write(stream: TextIO, header: list[str], rows: Iterator[Row]) -> None:
     out = csv.writer(stream, lineterminator="\n")
     out.writerow(header)
     out.writerows(rows)
+
+
+def in_parts(tl: m.Timeline, name: str) -> Iterator[bytes]:
+    """A table's CSV one part after the other, in UTF-8."""
+    header, rows = tables(tl)[name]
+    lines: list[Row] = [tuple(header)]
+    while lines:
+        stream = io.StringIO()
+        csv.writer(stream, lineterminator="\n").writerows(lines)
+        yield stream.getvalue().encode()
+        lines = list(islice(rows, 4096))
 
 
 def passes(tl: m.Timeline) -> Iterator[Row]:

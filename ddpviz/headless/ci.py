@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from ddpviz.export.report import to_json
+from ddpviz.export.report import in_parts
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.headless.github import annotate
 from ddpviz.headless.measure import measure
@@ -38,14 +38,15 @@ def check(
     code = outcome.code(fail_on)
     out = Console(sys.stdout)
     if format == "json" or json == "-":
-        out.data(to_json(outcome.timeline, outcome.findings).decode())
+        out.data(in_parts(outcome.timeline, outcome.findings))
         if format != "json":
             show(outcome, Console(sys.stderr), format, fail_on)
     else:
         show(outcome, out, format, fail_on)
     if json not in (None, "-"):
         try:
-            Path(json).write_bytes(to_json(outcome.timeline, outcome.findings))
+            with Path(json).open("wb") as stream:
+                stream.writelines(in_parts(outcome.timeline, outcome.findings))
         except OSError as error:
             complain(f"the report cannot be written to {json}: {reason(error)}")
             return USAGE if code == 0 else code

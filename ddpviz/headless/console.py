@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -57,15 +58,16 @@ class Console:
         except OSError as error:
             self._fail(error)
 
-    def data(self, text: str) -> None:
-        """Text for another program: always UTF-8, whatever the terminal speaks."""
+    def data(self, parts: Iterable[bytes]) -> None:
+        """Text in UTF-8 for another program, whatever the terminal speaks."""
         raw = getattr(self.stream, "buffer", None)
         if raw is None:
-            self.write(text)
+            self.write(b"".join(parts).decode())
             return
         try:
             self.stream.flush()
-            raw.write(text.encode("utf-8"))
+            for part in parts:
+                raw.write(part)
             raw.flush()
         except OSError as error:
             self._fail(error)

@@ -6,13 +6,13 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 from ddpviz.export import page, perfetto, svg, tidy
 from ddpviz.export.load import load
-from ddpviz.export.report import to_json
+from ddpviz.export.report import in_parts
 from ddpviz.findings import find
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.timeline.model import Timeline
@@ -43,27 +43,20 @@ def export_run(run_dir: Path, *, to: str, output: str | None = None) -> int:
         return _folder(partial(_tables, tl, to), Path(output))
     if to == "parquet":
         return _parquet(tl, output)
-    text = _RENDER[to](tl)
+    parts = _RENDER[to](tl)
     if output in (None, "-"):
         out = Console(sys.stdout)
-        out.data(text)
+        out.data(parts)
         return FINE if out.failed is None or isinstance(out.failed, BrokenPipeError) else USAGE
-    return _write(Path(str(output)), text)
+    return _write(Path(str(output)), parts)
 
 
-def _csv(tl: Timeline) -> str:
-    stream = io.StringIO()
-    header, rows = tidy.tables(tl)["passes"]
-    tidy.write(stream, header, rows)
-    return stream.getvalue()
-
-
-_RENDER: dict[str, Callable[[Timeline], str]] = {
-    "json": lambda tl: to_json(tl, find(tl)).decode(),
-    "perfetto": lambda tl: perfetto.to_perfetto(tl).decode(),
-    "csv": _csv,
-    "html": lambda tl: page.to_html(tl, find(tl)),
-    "svg": svg.to_svg,
+_RENDER: dict[str, Callable[[Timeline], Iterable[bytes]]] = {
+    "json": lambda tl: in_parts(tl, find(tl)),
+    "perfetto": perfetto.in_parts,
+    "csv": lambda tl: tidy.in_parts(tl, "passes"),
+    "html": lambda tl: [page.to_html(tl, find(tl)).encode()],
+    "svg": lambda tl: [svg.to_svg(tl).encode()],
 }
 
 
@@ -152,9 +145,10 @@ _FOLDERS: dict[str, Callable[[Timeline, Path, Path], None]] = {"tensorboard": _t
 _EXTRAS = {"parquet": "pyarrow", "tensorboard": "tensorboard", "wandb": "wandb"}  # what each needs
 
 
-def _write(path: Path, text: str) -> int:
+def _write(path: Path, parts: Iterable[bytes]) -> int:
     try:
-        path.write_bytes(text.encode("utf-8"))
+        with path.open("wb") as stream:
+            stream.writelines(parts)
     except OSError as error:
         complain(f"{path} cannot be written: {reason(error)}")
         return USAGE

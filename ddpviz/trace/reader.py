@@ -12,7 +12,9 @@ import re
 from collections import defaultdict, deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
+
+import msgspec
 
 from ddpviz.trace import format as fmt
 from ddpviz.trace.records import Record, RowKind
@@ -22,6 +24,32 @@ SCHEMA = "ddpviz.run/1"
 _NAME = re.compile(r"(?P<stem>.+)\.(?P<segment>\d{4,})\.ddpv")
 _CHUNK = 8 << 20  # bytes of one file looked at before the next file has its turn
 
+
+MOST_RANKS = 1 << 17  # more than that is damage
+
+_Whole = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+_Text = Annotated[str, msgspec.Meta(max_length=1 << 16)]
+
+
+class _Ended(TypedDict, total=False):
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+    exit_code: _Whole | None
+    signal: _Whole | None
+    ended_by: str | None
+
+
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(
+        ("id", "title", "lesson", "status", "backend", "backend_reason", "host", "ddpviz", "observe"), _Text | None
+    ),
+    **dict.fromkeys(("exit_code", "pid", "started_wall_ns", "started_monotonic_ns", "ended_wall_ns"), _Whole | None),
+    **dict.fromkeys(("command", "notes"), list[_Text] | None),
+    "world_size": Annotated[int, msgspec.Meta(ge=0, le=MOST_RANKS)] | None,
+    "budget": float | None,
+    "redirected": bool | None,
+    "ranks": list[_Ended] | None,
+    "logs": dict[str, str] | None,
+}
 
 _Blocks = list[tuple[RowKind, "list[Record] | bytes"]]
 
@@ -220,7 +248,16 @@ def read_info(run_dir: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         raise RunError(f"{shown} was written by a newer ddpviz ({clean(schema)}; this one reads {SCHEMA})")
     assert isinstance(info, dict)
-    return info
+    return {name: value for name, value in info.items() if name not in _FIELDS or _fits(value, _FIELDS[name])}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a field of run.json is what it should be: one that is not counts as left out."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _header_problem(data: bytes) -> str | None:

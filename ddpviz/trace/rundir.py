@@ -160,7 +160,7 @@ def list_runs(base: Path | None = None) -> list[RunSummary]:
         started = info.get("started_wall_ns")
         started = started if isinstance(started, int) and 0 <= started < 1 << 63 else 0
         summary = RunSummary(
-            path, clean(entry.name), clean(str(info.get("title", ""))), live_status(info), started, "", info
+            path, clean(entry.name), clean(str(info.get("title") or "")), live_status(info), started, "", info
         )
         found.append((started or age, summary))
     return [summary for _, summary in sorted(found, key=lambda pair: pair[0], reverse=True)]

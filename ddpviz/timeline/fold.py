@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddpviz.trace.reader import Batch
 
 _Blocks = list[tuple[r.RowKind, Any]]
+_FAR = 1 << 61  # ns; a clock that says more is damaged
 _RANKLESS_BLOCKS = 1000  # a process that never says its rank (a launcher) is kept this far
 
 
@@ -119,9 +120,8 @@ class Fold:
         if self._start is None:
             self._start = (process.host, process.monotonic_ns, process.wall_ns)
         host, monotonic, wall = self._start
-        if process.host == host:
-            return -monotonic
-        return process.wall_ns - process.monotonic_ns - wall
+        by = -monotonic if process.host == host else process.wall_ns - process.monotonic_ns - wall
+        return max(-_FAR, min(_FAR, by))
 
     def _assign(self, source: Source) -> None:
         """To the job of its rendezvous and attempt in which its rank is free: two torchruns in a row may share both."""
@@ -159,7 +159,7 @@ class Fold:
     def _write_run(self, fold: JobFold, latest: bool) -> None:
         info, tl = self._info, fold.timeline
         run = tl.run
-        for name in ("id", "title", "world_size", "backend", "backend_reason", "status", "exit_code"):
+        for name in ("id", "title", "lesson", "world_size", "backend", "backend_reason", "status", "exit_code"):
             if info.get(name) is not None:
                 setattr(run, name, info[name])
         run.redirected = run.redirected or bool(info.get("redirected"))

@@ -170,6 +170,7 @@ def equality(values: npt.NDArray[np.uint64], known: Bools, after: Ints, there: B
 
 def in_phase(after: Ints, there: Bools) -> Bools:
     """Whether all ranks that took a step took it after the same micro-step, from [rank, step]."""
-    most = np.where(there, after, np.iinfo(np.int64).min).max(0)
-    least = np.where(there, after, np.iinfo(np.int64).max).min(0)
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    most = np.where(there, after, low).max(0, initial=low)
+    least = np.where(there, after, high).min(0, initial=high)
     return np.asarray(most <= least)

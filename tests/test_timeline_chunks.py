@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
+from ddpviz.timeline.plausible import Plausible
 from ddpviz.trace import records as r
 from ddpviz.trace.reader import Batch
 
@@ -96,3 +97,21 @@ def test_the_comparison_can_fail() -> None:
 
     assert plain(timeline(None)) == plain(timeline(None))
     assert plain(timeline(None)) != plain(timeline("stale"))
+
+
+def test_a_pass_without_a_bucket_is_no_lost_row() -> None:
+    """However long the run: three of four passes have no bucket, and a GAN's optimizers share one count of steps."""
+    plausible = Plausible()
+    for start in range(0, 4_000_000, 40_000):
+        passes = np.zeros(40_000, synth.dtype(r.RowKind.PASS))
+        passes["index"] = np.arange(start, start + 40_000)
+        buckets = np.zeros(10_000, synth.dtype(r.RowKind.BUCKET))
+        buckets["pass"] = passes["index"][::4]
+        steps = np.zeros(10_000, synth.dtype(r.RowKind.STEP))
+        for module in (0, 1):
+            steps["index"] = np.arange(start // 2 + module, start // 2 + 20_000, 2)
+            assert len(plausible.rows(0, module, r.RowKind.BUCKET, buckets)) == 10_000
+            assert len(plausible.rows(0, module, r.RowKind.PASS, passes)) == 40_000
+            assert len(plausible.rows(0, module, r.RowKind.STEP, steps)) == 10_000
+    buckets["pass"] = 100_000_000
+    assert not len(plausible.rows(0, 0, r.RowKind.BUCKET, buckets))

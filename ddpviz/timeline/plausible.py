@@ -18,20 +18,22 @@ class Plausible:
 
     def __init__(self) -> None:
         self._spare = _SPARE
-        self._top: dict[tuple[int, int, r.RowKind], int] = {}  # by rank, module and kind: one above the highest index
+        # One above the highest index: of passes by rank and module, of steps by rank (all its modules count together).
+        self._top: dict[tuple[int, int], int] = {}
 
     def rows(self, rank: int, module: int, kind: r.RowKind, rows: Rows) -> Rows:
         if kind not in _BY:
             return rows
         index = rows[_BY[kind]]
-        key = (rank, module, kind)
+        key = (rank, -1 if kind is r.RowKind.STEP else module)
         known = self._top.get(key, 0)
-        top, most = int(index.max()) + 1, known + len(rows) + self._spare
+        held = 0 if kind is r.RowKind.BUCKET else len(rows)  # most passes have no bucket; its pass has a row of its own
+        top, most = int(index.max()) + 1, known + held + self._spare
         if top > most:
             rows = rows[index < most]
             if not len(rows):
                 return rows
             top = int(rows[_BY[kind]].max()) + 1
-        self._spare += len(rows) - max(0, top - known)
+        self._spare += (held and len(rows)) - max(0, top - known)
         self._top[key] = max(known, top)
         return rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpviz.findings import hang
+from ddpviz.findings import hang, standing
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import Timeline
 
@@ -24,7 +24,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
     found = hang.stuck(tl, tl.now_ns, 0)
     if found is None:
         quiet = [s for s in tl.ranks.values() if s.last_ns]
-        last = [f"rank {s.rank}: {text}" for s in quiet[:4] if (text := hang.last_event(tl, s.rank))]
+        last = [f"rank {s.rank}: {text}" for s in quiet[:4] if (text := standing.last_event(tl, s.rank))]
         yield Finding(
             "collective-hang",
             Severity.ERROR,

@@ -17,13 +17,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ddpviz.findings import words
-from ddpviz.timeline.model import Module, RankState, Site, Timeline
-from ddpviz.trace import records as r
+from ddpviz.findings import standing, words
+from ddpviz.timeline.model import RankState, Site, Timeline
 
 PATIENCE = 4  # times the limit for a rank that is idle outside any collective
-_NOT_WAITING = ("", "computing")
-_SETUP = ("init_process_group", "DDP constructor", "new_group", "store barrier", "destroy_process_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +118,14 @@ def stuck(tl: Timeline, now_ns: int, limit_ns: int) -> Hang | None:
     waiting = {
         rank: state
         for rank, state in tl.ranks.items()
-        if _waits(state, tl) and now_ns - _quiet_since(state) >= limit_ns
+        if standing.waits(state, tl) and now_ns - standing.quiet_since(state) >= limit_ns
     }
     for rank in sorted(waiting, key=lambda k: (_order(waiting[k]), k)):
         needed = _needed(tl, waiting[rank])
         everyone = _concerned(tl, waiting, rank)
         if all(k in waiting or _hopeless(tl, k, now_ns, limit_ns, waiting[rank]) or over for k in everyone):
             if set(needed) <= set(waiting) and _same_operation(waiting, needed) and not over:
-                since = max(_quiet_since(waiting[k]) for k in needed)
+                since = max(standing.quiet_since(waiting[k]) for k in needed)
                 if now_ns - since < PATIENCE * limit_ns:
                     continue  # all are in one collective: it may just be slow
             return _hang(tl, rank, waiting, needed, now_ns)
@@ -149,26 +146,10 @@ def _concerned(tl: Timeline, waiting: dict[int, RankState], rank: int) -> set[in
 
 def waiters(tl: Timeline) -> list[Waiter]:
     """Every rank that is blocked right now, for a viewer."""
-    return [_waiter(tl, rank, state) for rank, state in sorted(tl.ranks.items()) if _waits(state, tl)]
+    return [_waiter(tl, rank, state) for rank, state in sorted(tl.ranks.items()) if standing.waits(state, tl)]
 
 
 # --- one rank --------------------------------------------------------------------------------------------------------
-
-
-def _waits(state: RankState, tl: Timeline) -> bool:
-    return state.stack is not None and state.stack.doing not in _NOT_WAITING and _alive(state, tl)
-
-
-def _alive(state: RankState, tl: Timeline) -> bool:
-    """Whether it still runs, or ran until the job was ended because it hung."""
-    if state.exit is not None:
-        return tl.run.status == "hung" and state.exit.reason == "signal"
-    return tl.run.status == "hung" or (state.signal is None and state.exit_code is None)
-
-
-def _quiet_since(state: RankState) -> int:
-    since = state.stack.since if state.stack is not None else 0
-    return max(since, state.progress_ns)
 
 
 def _order(state: RankState) -> int:
@@ -176,7 +157,7 @@ def _order(state: RankState) -> int:
     stack = state.stack
     if stack is None:
         return 3
-    return 0 if stack.pass_index >= 0 and stack.doing == "all-reduce" else 2 if stack.doing in _SETUP else 1
+    return 0 if stack.pass_index >= 0 and stack.doing == "all-reduce" else 2 if stack.doing in standing.SETUP else 1
 
 
 def _needed(tl: Timeline, state: RankState) -> tuple[int, ...]:
@@ -193,21 +174,16 @@ def _hopeless(tl: Timeline, rank: int, now: int, limit: int, waiter: RankState) 
     """Whether a rank that does not wait itself will not come either."""
     state = tl.ranks.get(rank)
     if state is None:  # never heard of: it may be importing torch
-        return now - _quiet_since(waiter) >= PATIENCE * limit
-    if not _alive(state, tl):
+        return now - standing.quiet_since(waiter) >= PATIENCE * limit
+    if not standing.alive(state, tl):
         return True
-    if _waits(state, tl):
+    if standing.waits(state, tl):
         return False  # blocked, but not for long enough yet
-    if _silent(state, now, limit):
+    if standing.silent(state, now, limit):
         return True
     if state.cpu_ns < 0:  # its CPU time is not known: give it the benefit of the doubt
         return False
     return now - max(state.progress_ns, state.busy_ns) >= PATIENCE * limit
-
-
-def _silent(state: RankState, now: int, limit: int) -> bool:
-    """Whether its interpreter has not answered for so long: C code holds the GIL, or the process is frozen."""
-    return state.beat_ns > 0 and now - max(state.beat_ns, state.progress_ns) >= max(limit, 3_000_000_000)
 
 
 def _same_operation(waiting: dict[int, RankState], needed: tuple[int, ...]) -> bool:
@@ -279,8 +255,8 @@ def _waiter(tl: Timeline, rank: int, state: RankState) -> Waiter:
     return Waiter(
         rank,
         stack.doing,
-        operation(tl, stack),
-        _quiet_since(state),
+        standing.operation(tl, stack),
+        standing.quiet_since(state),
         tl.site(rank, stack.site),
         stack.group,
         stack.count,
@@ -301,27 +277,27 @@ def _missing(tl: Timeline, rank: int, now: int) -> Missing:
     stack = state.stack
     site = tl.site(rank, stack.site) if stack is not None else Site()
     frames = tuple(stack.frames) if stack is not None else ()
-    last = last_event(tl, rank)
-    age = words.duration(max(0, now - _quiet_since(state)))
-    if not _alive(state, tl):
+    last = standing.last_event(tl, rank)
+    age = words.duration(max(0, now - standing.quiet_since(state)))
+    if not standing.alive(state, tl):
         if state.exit is not None and state.exit.reason in ("finished", "detached") and not state.exit.code:
             doing = "has finished its script"
         elif state.exit is not None and state.exit.error:
             doing = f"has ended with {state.exit.error.splitlines()[0]}"
         else:
-            doing = f"has ended ({ending(state)})"
+            doing = f"has ended ({standing.ending(state)})"
         return Missing(rank, "ended", doing, last, state.exit.at if state.exit else state.last_ns, site, frames)
-    if _waits(state, tl) and stack is not None:
+    if standing.waits(state, tl) and stack is not None:
         return Missing(
             rank,
             "waits",
-            f"waits in {operation(tl, stack)}{words.at(site)} since {age}",
+            f"waits in {standing.operation(tl, stack)}{words.at(site)} since {age}",
             last,
-            _quiet_since(state),
+            standing.quiet_since(state),
             site,
             frames,
         )
-    if _silent(state, now, 0):
+    if standing.silent(state, now, 0):
         where = f"{words.at(site)}" if site.file else ""
         quiet = words.duration(max(0, now - state.beat_ns))
         return Missing(
@@ -340,81 +316,3 @@ def _missing(tl: Timeline, rank: int, now: int) -> Missing:
     return Missing(
         rank, "idle", f"is idle outside any collective{where} since {age}", last, state.progress_ns, site, frames
     )
-
-
-def ending(state: RankState) -> str:
-    """How a process ended: `signal 9`, `exit code 1`, `without a last word`."""
-    if state.signal is not None:
-        return f"signal {state.signal}"
-    code = state.exit.code if state.exit is not None and state.exit.code is not None else state.exit_code
-    return f"exit code {code}" if code is not None else "without a last word"
-
-
-# --- in words --------------------------------------------------------------------------------------------------------
-
-
-def operation(tl: Timeline, stack: r.Stack) -> str:
-    """What a rank is blocked in: `the all-reduce of bucket 0 (fc.weight, fc.bias) in micro-step 4`."""
-    module = tl.modules[stack.module] if 0 <= stack.module < len(tl.modules) else None
-    if stack.doing == "all-reduce" and module is not None and stack.pass_index >= 0:
-        bucket = ""
-        if stack.bucket >= 0:
-            names = bucket_layers(module, stack.bucket)
-            bucket = f" of bucket {stack.bucket}" + (f" ({names})" if names else "")
-        return f"the all-reduce{bucket} in micro-step {stack.pass_index}{words.of(tl, module)}"
-    if stack.doing == "forward broadcast":
-        return "the broadcast of buffers at a DDP forward" + (words.of(tl, module) if module is not None else "")
-    if stack.doing == "bucket rebuild":
-        return "the broadcast of DDP's bucket layout, at the forward after the first all-reduced micro-step"
-    if stack.doing == "DDP constructor":
-        return "the constructor of DistributedDataParallel, which compares the models of all ranks"
-    if stack.doing in _SETUP:
-        return f"{stack.doing}()" if "_" in stack.doing else f"a {stack.doing}"
-    sub = tl.groups.get(stack.group)
-    of = f" of {words.ranks(sub.ranks)}" if sub is not None and 0 < len(sub.ranks) < tl.run.world_size else ""
-    article = "an" if stack.doing[:1] in "aeiou" else "a"
-    return f"{article} {stack.doing}{of}"
-
-
-def bucket_layers(module: Module, bucket: int) -> str:
-    layout = module.layouts[-1] if module.layouts else None
-    return words.layers(module, layout.buckets[bucket]) if layout is not None and bucket < len(layout.buckets) else ""
-
-
-def last_event(tl: Timeline, rank: int) -> str:
-    """The newest thing that a rank is known to have done, in words."""
-    events: list[tuple[int, str]] = []
-    for module in tl.modules:
-        lane = module.lanes.get(rank)
-        if lane is None:
-            continue
-        of = words.of(tl, module)
-        if len(lane.passes):
-            row = lane.passes[-1]
-            kind = ("local", "all-reduced", "partly all-reduced", "", "unfinished", "", "")[int(lane.sync[-1])]
-            site = words.at(tl.site(rank, int(row["backward_site"])))
-            events.append((int(row["end"]), f"micro-step {int(row['index'])}{of}, {kind}{site}"))
-        elif module.layouts:
-            events.append((module.layouts[0].at, f"wrapped {module.name} in DDP{words.at(module.site)}"))
-        if len(lane.steps):
-            row = lane.steps[-1]
-            site = words.at(tl.site(rank, int(row["site"])))
-            events.append((int(row["end"]), f"step {int(row['index'])}{of}{site}"))
-    for group in tl.groups.values():
-        rows = group.collectives.get(rank)
-        state = tl.ranks.get(rank)
-        stack = state.stack if state is not None else None
-        if rows is not None and stack is not None and stack.group == group.key and stack.count >= 0:
-            rows = rows[rows["count"] < stack.count]  # not the one that it is in
-        if rows is not None and len(rows):
-            row = rows[-1]
-            name = _KINDS.get(int(row["kind"]), "a collective")
-            events.append((int(row["begin"]), f"{name}{words.at(tl.site(rank, int(row['site'])))}"))
-    return max(events)[1] if events else ""
-
-
-_KINDS = {
-    int(k): ("an " if k.name[0] in "AEIOU" else "a ") + k.name.lower().replace("_", "-")
-    for k in r.CollectiveKind
-    if k is not r.CollectiveKind.UNKNOWN
-}

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpviz.findings import hang, torch_refused, words
+from ddpviz.findings import hang, standing, torch_refused, words
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import RankState, Site, Timeline
 
@@ -39,7 +39,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
     others = [s.rank for s in tl.ranks.values() if s.rank != first.rank]
     site = tl.site(first.rank, first.exit.site) if first.exit is not None and first.exit.site else Site()
     error = first.exit.error.strip() if first.exit is not None else ""
-    last = hang.last_event(tl, first.rank)
+    last = standing.last_event(tl, first.rank)
     how = _how(first)
     line = f": {error.splitlines()[0]}" if error else ""
     waits = [w for w in hang.waiters(tl) if w.rank != first.rank]
@@ -107,7 +107,7 @@ def _how(state: RankState) -> str:
     if state.signal is not None:
         name = _SIGNALS.get(state.signal, "")
         return f"killed by signal {state.signal}" + (f" ({name})" if name else "")
-    return f"with {hang.ending(state)}"
+    return f"with {standing.ending(state)}"
 
 
 def _advice(state: RankState, error: str) -> str:

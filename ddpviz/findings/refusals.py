@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ddpviz.findings import hang, words
+from ddpviz.findings import standing, words
 from ddpviz.timeline.model import Module, RankState, Timeline
 
 
@@ -140,7 +140,7 @@ def _shape(case: Case) -> tuple[str, str]:
 
 def _monitored(case: Case) -> tuple[str, str]:
     who = case.group("who")
-    last = hang.last_event(case.tl, int(who))
+    last = standing.last_event(case.tl, int(who))
     return (
         f"rank {who} did not come to the monitored barrier in time."
         + (f" The last that rank did: {last}." if last else ""),
@@ -173,7 +173,7 @@ def _behind(case: Case) -> list[tuple[int, str]]:
     for key, count in case.state.collectives.items():
         for other in case.tl.ranks.values():
             if other.rank != case.rank and key in other.collectives and other.collectives[key] < count:
-                found[other.rank] = hang.last_event(case.tl, other.rank)
+                found[other.rank] = standing.last_event(case.tl, other.rank)
     return sorted(found.items())[:4]
 
 

@@ -1,4 +1,7 @@
-"""A 20-64-10 classifier with Adam: three micro-batches stay local, every fourth all-reduces and steps."""
+"""A 20-64-10 classifier with Adam: three micro-batches stay local, every fourth all-reduces and steps.
+
+With --no-sync off every micro-batch all-reduces: the same result, four times the traffic.
+"""
 
 import argparse
 import os
@@ -13,6 +16,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--batches", type=int, default=8, help="micro-batches in an epoch")
 parser.add_argument("--accumulation", type=int, default=4, help="micro-batches for each optimizer step")
+parser.add_argument("--no-sync", choices=("on", "off"), default="on", help="whether accumulating stays local")
 args = parser.parse_args()
 
 own_gpu = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -34,7 +38,7 @@ for _epoch in range(args.epochs):
         targets = (inputs @ rule).argmax(dim=1)
         accumulating = (batch + 1) % args.accumulation != 0
 
-        with ddp_model.no_sync() if accumulating else nullcontext():
+        with ddp_model.no_sync() if accumulating and args.no_sync == "on" else nullcontext():
             loss = nn.functional.cross_entropy(ddp_model(inputs), targets)
             (loss / args.accumulation).backward()
 

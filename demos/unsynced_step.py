@@ -1,10 +1,11 @@
 """Two micro-batches stay local, then the optimizer steps: every rank steps its own way and the replicas part.
 
-This is a mistake, shown on purpose: the last micro-batch should have been outside no_sync().
+This is a mistake, shown on purpose: the last micro-batch should have been outside no_sync(), as it is with --right.
 """
 
 import argparse
 import os
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=1, help="optimizer steps")
-parser.add_argument("--accumulation", type=int, default=2, help="local micro-batches before each step")
+parser.add_argument("--accumulation", type=int, default=2, help="micro-batches before each step")
+parser.add_argument("--right", action="store_true", help="without the mistake")
 args = parser.parse_args()
 
 own_gpu = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -28,8 +30,9 @@ optimizer = torch.optim.SGD(ddp_model.parameters(), lr=0.01)
 torch.manual_seed(1 + dist.get_rank())  # different data on every rank
 
 for _ in range(args.steps):
-    for _ in range(args.accumulation):
-        with ddp_model.no_sync():
+    for micro in range(args.accumulation):
+        synchronise = args.right and micro == args.accumulation - 1
+        with nullcontext() if synchronise else ddp_model.no_sync():
             inputs = torch.randn(4, 10, device=device)
             targets = torch.randn(4, 5, device=device)
             loss = nn.functional.mse_loss(ddp_model(inputs), targets)

@@ -16,6 +16,7 @@ import pytest
 
 from ddpviz.cli import main
 from ddpviz.cli.arguments import parse
+from ddpviz.lessons import catalogue
 from ddpviz.trace import records as r
 from ddpviz.trace.rundir import create_run, find_run, list_runs
 from ddpviz.trace.writer import TraceFile
@@ -229,11 +230,13 @@ class TestDemoList:
     def test_the_list_says_what_each_shows(self) -> None:
         done = ddpviz("demo", "--list")
         assert (done.returncode, done.stderr) == (0, "")
-        lines = done.stdout.splitlines()
-        names = [line.split("  ")[0].strip() for line in lines]
-        assert names == sorted(names)
+        lines = [line.strip() for line in done.stdout.splitlines() if line.startswith("  ")]
+        names = [line.split("  ")[0] for line in lines]
+        assert names == [one.name for one in catalogue()]  # in the order of the lessons
         assert {"unsynced-step", "last-one-syncs", "accumulate", "accumulate-long"} <= set(names)
         assert all(len(line.split("  ", 1)[1].strip()) > 20 for line in lines)
+        heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
+        assert heads == list(dict.fromkeys(one.group for one in catalogue()))
 
     def test_without_a_terminal_the_picker_is_the_list(self) -> None:
         done = ddpviz("demo")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job, JobSpec
+    from ddpviz.launch.demos import DemoScript
 
 USAGE, UNREADABLE, INTERRUPTED = 2, 5, 130
 
@@ -21,12 +22,10 @@ def complain(line: str, code: int = USAGE) -> int:
 
 
 def demo(options: argparse.Namespace) -> int:
-    from ddpviz.launch.demos import demo_script, demo_scripts
+    from ddpviz.launch.demos import demo_script
 
     if options.list or not (options.name or _on_screen(options)):
-        width = max((len(demo.name) for demo in demo_scripts()), default=0)
-        for script in demo_scripts():
-            print(f"{script.name:<{width}}  {script.summary}")
+        _list_demos()
         if not options.list:
             complain("start one with `ddpviz demo NAME`")
         return 0
@@ -36,9 +35,33 @@ def demo(options: argparse.Namespace) -> int:
     from ddpviz.dashboard.state import Demo
 
     choices = [
-        Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path), demo.path) for demo in demo_scripts()
+        Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path), demo.path, group)
+        for group, demos in _grouped()
+        for demo in demos
     ]
     return run_app(None, None, demos=choices, motion=not options.no_motion)
+
+
+def _grouped() -> list[tuple[str, list[DemoScript]]]:
+    """The demos as the lessons order them, under their headings; those that are no lesson at the end."""
+    from ddpviz.launch.demos import demo_scripts
+    from ddpviz.lessons import catalogue
+
+    left = {demo.name: demo for demo in demo_scripts()}
+    groups: dict[str, list[DemoScript]] = {}
+    for one in catalogue():
+        if one.name in left:
+            groups.setdefault(one.group, []).append(left.pop(one.name))
+    return [*groups.items(), *([("others", list(left.values()))] if left else [])]
+
+
+def _list_demos() -> None:
+    groups = _grouped()
+    width = max((len(demo.name) for _, demos in groups for demo in demos), default=0)
+    for number, (group, demos) in enumerate(groups):
+        print(("\n" if number else "") + group)
+        for demo in demos:
+            print(f"  {demo.name:<{width}}  {demo.summary}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -226,7 +249,8 @@ def _show(job: Job, options: argparse.Namespace) -> int:
 def _demo_job(options: argparse.Namespace, script: Path) -> Job:
     from ddpviz.launch import Job
 
-    return Job(_spec(options, script=script, args=tuple(options.job), budget=None, title=script.stem.replace("_", "-")))
+    name = script.stem.replace("_", "-")
+    return Job(_spec(options, script=script, args=tuple(options.job), budget=None, title=name, lesson=name))
 
 
 def _job_spec(options: argparse.Namespace) -> JobSpec:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from rich.console import Console
+from rich.containers import Lines
 from rich.style import Style
 from rich.text import Text
 
 from ddpviz.dashboard.feed import Snapshot
 from ddpviz.dashboard.format import plural, ranges
+from ddpviz.dashboard.lesson import lesson_of, seen_text
 from ddpviz.dashboard.levels import Levels
 from ddpviz.dashboard.marks import OF_SEVERITY, M
 from ddpviz.dashboard.narration import narrate
@@ -17,6 +20,8 @@ from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import Gradients, Timeline
 from ddpviz.timeline.steps import StepTable
 
+
+_CONSOLE = Console(width=80, no_color=True)  # Rich breaks lines for one; nothing is printed on it
 
 def by_weight(findings: list[Finding]) -> list[Finding]:
     """Errors first; within a severity in the rules' own order, which puts causes before what follows from them."""
@@ -88,7 +93,23 @@ def findings_text(
 
 
 def _height(text: Text, width: int) -> int:
-    return sum(-(-max(len(line), 1) // max(width, 1)) for line in text.plain.rstrip("\n").split("\n"))
+    """Lines that it takes, broken at words."""
+    return len(_broken(text, width))
+
+
+def _broken(text: Text, width: int) -> Lines:
+    text = text.copy()
+    text.rstrip()
+    return text.wrap(_CONSOLE, max(width, 8))
+
+
+def clipped(text: Text, lines: int, width: int, more: Text) -> Text:
+    """The text in at most `lines` lines; where some are left out, the last one is `more`."""
+    broken = _broken(text, width)
+    if len(broken) <= lines:
+        return text
+    kept = Text("\n").join([*broken[: max(lines - 1, 0)], more])
+    return kept
 
 
 def _all_right(tl: Timeline, cursor: Cursor) -> str:
@@ -144,6 +165,12 @@ def story_text(
         if failure.plain:
             failure.append("6 shows each rank's whole output", ink["dim"])
             return f"{M.WRONG_STEP.glyph} Failed", "wrong", failure
+    one = lesson_of(tl) if present and here.state is State.FINISHED and not cursor.playing else None
+    errors_told = with_findings and any(f.severity is Severity.ERROR for f in snap.findings)
+    if one is not None and not errors_told:
+        seen = seen_text(one, tl, ink, lines=lines, width=width)
+        if seen.plain:
+            return "What was seen · l: the lesson", "", seen
     sentence = narrate(tl, cursor, now)
     found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO]) if with_findings else []
     if not found:

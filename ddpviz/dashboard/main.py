@@ -23,6 +23,7 @@ from ddpviz.dashboard.feed import Feed, Snapshot
 from ddpviz.dashboard.header import Header
 from ddpviz.dashboard.keymap import apply, bound
 from ddpviz.dashboard.keys import KEYS, VIEWS, Key
+from ddpviz.dashboard.lesson import LessonScreen, lesson_of
 from ddpviz.dashboard.messages import GoTo, Open
 from ddpviz.dashboard.overview import Overview
 from ddpviz.dashboard.prompt import Help, Prompt
@@ -338,6 +339,14 @@ class Main(Screen[None]):
             ranks = module.ranks
             here = ranks.index(self.cursor.rank) if self.cursor.rank in ranks else -1 if by > 0 else len(ranks)
             self._move(replace(self.cursor, rank=ranks[min(max(here + by, 0), len(ranks) - 1)]))
+
+    def action_lesson(self) -> None:
+        one = lesson_of(self._snap.tl) if self._snap is not None else None
+        if one is None or self._snap is None:
+            self.notify("this run is not one of the demos", timeout=2)
+            return
+        with self.feed.lock:
+            self.app.push_screen(LessonScreen(one, self._snap.tl))
 
     def action_help(self) -> None:
         self.app.push_screen(Help((*self._view_keys(), *self._keys())))

@@ -9,6 +9,7 @@ from ddpviz.dashboard.brief import by_weight, failed_text
 from ddpviz.dashboard.feed import Snapshot
 from ddpviz.dashboard.format import clock, duration, plural
 from ddpviz.dashboard.header import backend
+from ddpviz.dashboard.lesson import lesson_of, look_text
 from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.narration import before_the_module
 from ddpviz.dashboard.situation import Situation, State
@@ -59,6 +60,10 @@ def starting_text(snap: Snapshot, here: Situation, ink: dict[str, Style], *, hei
     if here.hang is not None:
         text.append(f"{here.hang.message}\n", ink["waiting"])
         text.append(f"→ {here.hang.advice}\n\n", ink["local"])
+    one = lesson_of(tl)
+    if one is not None:
+        text.append_text(look_text(one, ink))
+        text.append("\n")
     names = sorted(tl.ranks) or list(range(tl.run.world_size))
     known = [(rank, tl.ranks.get(rank)) for rank in range(max([tl.run.world_size, *(r + 1 for r in names)], default=0))]
     shown = known if len(known) <= max(height - 8, 2) else known[: max(height - 9, 2)]
@@ -79,7 +84,7 @@ def starting_text(snap: Snapshot, here: Situation, ink: dict[str, Style], *, hei
         text.append(f"{M.WAITING.glyph} the command runs; no process with torch has shown up yet", ink["running"])
         text.append(f" … {clock(snap.now)}\n", ink["running"])
     text.append("\n" + before_the_module(tl) + "\n", ink["text"])
-    if height - len(shown) >= 8 + len(LESSON):
+    if height - len(shown) >= 8 + len(LESSON) + (4 + len(one.look) if one is not None else 0):
         text.append("\nWhat will be drawn here\n", ink["strong"] + bold)
         for mark, lesson in LESSON:
             text.append(f"  {mark.glyph * 3}  ", ink[mark.role])

@@ -42,6 +42,7 @@ class Demo:
     summary: str  # what it shows, one line
     job: Callable[[], Job]  # makes the job, not yet started
     source: Path | None = None  # its script, shown beside the list
+    group: str = ""  # the heading that it stands under
 
 
 def module_of(tl: Timeline, cursor: Cursor) -> Module | None:

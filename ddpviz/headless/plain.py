@@ -16,6 +16,7 @@ from ddpviz.headless.follow import Ended, Follower, ending_signals
 from ddpviz.headless.narrate import Narrator
 from ddpviz.headless.outcome import Outcome, worst_first
 from ddpviz.launch import Job
+from ddpviz.lessons import lesson
 from ddpviz.trace.text import clean
 
 _POLL = 0.1  # seconds between two looks at the trace and the logs
@@ -69,6 +70,7 @@ class _Plain:
             self.started = True
             self.err.line(text.header(tl, "run"))
             self.say(f"recording to {self.follower.reader.run_dir}")
+            self.look()
         for key, line in self.follower.logs.lines(final=final):
             if key != "launcher":  # torchrun's own words say less than what is told here
                 self.out.line(f"[rank {key}] {line}" if key.isdigit() else line)
@@ -80,6 +82,13 @@ class _Plain:
         if now - self.ruled >= _RULES and not final:
             self.ruled = now
             self.findings([f for f in find(tl) if f.severity is not Severity.INFO])
+
+    def look(self) -> None:
+        """A lesson says first what to look at."""
+        one = lesson(self.follower.timeline.run.lesson)
+        if one is not None:
+            for line in ["", self.err.paint(one.title, "bold"), *(f"  {sentence}" for sentence in one.look), ""]:
+                self.err.line(line)
 
     def findings(self, found: list[Finding]) -> None:
         """Tell the findings that were not told yet, in full."""
@@ -102,6 +111,7 @@ class _Plain:
             [f"ddpviz: {clean(note)}" for note in dict.fromkeys([*tl.run.notes, *reader.problems])],
             ["  " + line for finding in found for line in text.brief(finding, self.err)],
             list(text.summary(tl)),
+            list(text.seen(tl)),
         ]
         for section in sections:
             for line in ["", *section] if section else []:

@@ -18,6 +18,7 @@ from ddpviz.findings.rank_died import PEER_GONE
 from ddpviz.headless.console import Console
 from ddpviz.headless.hints import hint
 from ddpviz.headless.outcome import Outcome, worst_first
+from ddpviz.lessons import lesson, told
 from ddpviz.timeline import model as m
 from ddpviz.timeline.trends import traffic
 from ddpviz.trace.text import clean
@@ -241,6 +242,14 @@ def summary(tl: m.Timeline) -> Iterator[str]:
     lost = sum(state.dropped for state in tl.ranks.values())
     if lost:
         yield f"  {lost:,} records could not be written and are missing here"
+
+
+def seen(tl: m.Timeline) -> Iterator[str]:
+    """What a lesson showed, in numbers of this run."""
+    one = lesson(tl.run.lesson)
+    if one is not None and (sentences := told(one, tl)):
+        yield f"What was seen: {one.title}"
+        yield from (f"  {clean(sentence)}" for sentence in sentences)
 
 
 def steps(tl: m.Timeline) -> str:

@@ -112,6 +112,12 @@ class Job:
             code = self._process.poll() if self._process is not None else None
             return None if code is None else outcome.exit_code(code)
 
+    def work(self) -> dict[int, float]:
+        """What each of its living processes on this machine has done so far, by process id; see `tree.work`."""
+        from ddpviz.launch import tree
+
+        return tree.work(self._process.pid) if self._process is not None else {}
+
     def stop(self, reason: str = "interrupted", *, grace: float = 5.0) -> None:
         """End the whole process tree: SIGTERM, and SIGKILL after `grace` seconds. `reason` becomes the status."""
         from ddpviz.launch import tree
@@ -178,6 +184,7 @@ class Job:
         spec = self.spec
         return {
             "title": _readable(spec.name),
+            "lesson": spec.lesson,
             "command": [_readable(word) for word in spec.command or (str(spec.script), *spec.args)],
             "world_size": self.ranks,
             "backend": self.backend.name,

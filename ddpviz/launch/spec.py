@@ -28,6 +28,7 @@ class JobSpec:
     run_dir: Path | None = None  # the run's folder; None: a new one where runs are kept
     observe: str = ""  # "collectives" | "comm-hook" | "": as the torch allows
     title: str = ""
+    lesson: str = ""  # the demo that it is, if it is one
 
     @property
     def name(self) -> str:

@@ -88,6 +88,7 @@ class RunInfo:
     id: str = ""
     command: tuple[str, ...] = ()
     title: str = ""
+    lesson: str = ""  # the demo that this is a run of
     world_size: int = 0
     backend: str = ""
     backend_reason: str = ""

@@ -28,6 +28,9 @@ def draw(demos: Sequence[Demo], chosen: int, width: int) -> Canvas:
         canvas.wrap("No demos came with this installation.", "wrong", indent=1)
         return canvas
     for number, demo in enumerate(demos):
+        if demo.group and (not number or demos[number - 1].group != demo.group):
+            canvas.line((f" {demo.group}", "dim"))
+            canvas.line("")
         here = number == chosen
         ground = " chosen" if here else ""
         top = canvas.height

@@ -1,0 +1,371 @@
+"""What a lesson showed, in numbers of the run itself: each a pure function of the timeline to one sentence.
+
+An empty string means that this run did not measure it; nothing is said then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ddpviz.export import words
+from ddpviz.timeline import model as m
+from ddpviz.timeline.timing import arrivals, communication
+from ddpviz.timeline.trends import agreement, traffic, windows
+from ddpviz.trace import records as r
+
+_BOTH = int(r.PassFlag.HAS_LOCAL_NORM | r.PassFlag.HAS_NORM)
+
+
+def _lanes(tl: m.Timeline) -> Iterator[tuple[m.Module, m.Lane]]:
+    for module in tl.modules:
+        yield from ((module, lane) for lane in module.lanes.values())
+
+
+def _first(tl: m.Timeline) -> tuple[m.Module, m.Lane] | None:
+    """The first module and the lane of its first rank, if that ran any pass."""
+    return next(((module, lane) for module, lane in _lanes(tl) if len(lane.passes)), None)
+
+
+def sent(tl: m.Timeline) -> str:
+    """Passes that stayed local, and what that saved."""
+    known = _first(tl)
+    if known is None:
+        return ""
+    module, lane = known
+    local = int(np.count_nonzero(lane.sync == m.Sync.LOCAL))
+    gone, saved = traffic(module)
+    if not local:
+        return (
+            f"All {len(lane.passes)} micro-steps were all-reduced; a rank sent {words.size(gone)} of gradients, "
+            f"{words.size(gone / len(lane.passes))} each time."
+        )
+    return (
+        f"{local} of {len(lane.passes)} micro-steps stayed local: a rank sent {words.size(gone)} of gradients; "
+        f"had each been all-reduced, it would have been {words.size(gone + saved)}."
+    )
+
+
+def step_cost(tl: m.Timeline) -> str:
+    """Time and bytes of one optimizer step."""
+    ends = np.array([step.end for step in tl.steps], np.float64)
+    if len(ends) < 3:
+        return ""
+    total = sum(traffic(module)[0] for module in tl.modules)
+    return (
+        f"One optimizer step took {words.duration(float(np.median(np.diff(ends))))} (median of {len(ends)}) and sent "
+        f"{words.size(total / len(ends))} a rank."
+    )
+
+
+def met(tl: m.Timeline) -> str:
+    """The norms that the ranks brought to the last measured all-reduce, and the mean's."""
+    for module in tl.modules:
+        lanes = [module.lanes[k] for k in module.ranks if k in module.lanes]
+        for index in range(module.passes - 1, -1, -1):
+            rows = [lane.passes[index] for lane in lanes if index < len(lane.passes)]
+            known = len(rows) == len(lanes) and all(int(row["flags"]) & _BOTH == _BOTH for row in rows)
+            if module.verdicts[index] == m.Sync.SYNCED and known and len(rows) > 1:
+                brought = " and ".join(words.number(float(row["local_norm"])) for row in rows[:4])
+                return (
+                    f"To the all-reduce of micro-step {index} the ranks brought gradients of norm {brought}; "
+                    f"all left with their mean, norm {words.number(float(rows[0]['norm']))}."
+                )
+    return ""
+
+
+def levels(tl: m.Timeline) -> str:
+    """How the accumulated norms stood, rank by rank, when the first step took them."""
+    known = _first(tl)
+    if known is None or not len(known[1].steps):
+        return ""
+    module, lane = known
+    index = int(lane.steps[0]["after"])
+    values = words.norms_of(module, index, "norm", r.PassFlag.HAS_NORM)
+    local = words.norms_of(module, index, "local_norm", r.PassFlag.HAS_LOCAL_NORM)
+    shown = [a if a is not None else b for a, b in zip(values, local, strict=True)]
+    if len(shown) < 2 or any(value is None for value in shown):
+        return ""
+    listed = ", ".join(f"rank {k} {words.number(v)}" for k, v in zip(module.ranks[:4], shown, strict=False))
+    same = len({f"{v:.17g}" for v in shown}) == 1
+    return f"When the first step took them, the gradients had norm {listed}: {'equal' if same else 'not equal'}."
+
+
+def replicas(tl: m.Timeline) -> str:
+    """Whether the ranks still have one model."""
+    if not len(tl.steps):
+        return ""
+    apart = next((step for step in tl.steps if step.replicas is m.Replicas.DIVERGED), None)
+    if apart is not None:
+        where = words.place(apart.site)
+        return f"Since step {apart.index}{where} the ranks hold different models; PyTorch said nothing."
+    equal = sum(step.replicas is m.Replicas.EQUAL for step in tl.steps)
+    if not equal:
+        return ""
+    return f"The replicas were compared after {words.plural(equal, 'step')} and equal each time, bit for bit."
+
+
+def used(tl: m.Timeline) -> str:
+    """What kind of gradients the steps used."""
+    if not len(tl.steps):
+        return ""
+    kinds = [step.gradients for step in tl.steps]
+    count = len(kinds)
+    if local := sum(kind is m.Gradients.LOCAL for kind in kinds):
+        return f"{local} of {words.plural(count, 'step')} used gradients that were never averaged."
+    if stale := sum(kind is m.Gradients.STALE for kind in kinds):
+        return (
+            f"{stale} of {words.plural(count, 'step')} used gradients that were averaged too early: what was added "
+            "after the all-reduce stayed on each rank."
+        )
+    good = sum(kind is m.Gradients.SYNCED for kind in kinds)
+    return f"{good} of {words.plural(count, 'step')} used the mean of all ranks' gradients."
+
+
+def window_sizes(tl: m.Timeline) -> str:
+    """How many micro-steps each step used, and how many were left over."""
+    known = _first(tl)
+    if known is None or not len(known[1].steps):
+        return ""
+    _, lane = known
+    ends = lane.steps["after"].astype(np.int64)
+    sizes = np.diff(ends, prepend=-1).tolist()
+    listed = ", ".join(str(n) for n in sizes[:12]) + (", …" if len(sizes) > 12 else "")
+    left = len(lane.passes) - 1 - int(ends[-1])
+    if not left:
+        return f"The steps used {listed} micro-steps; none was left over."
+    return f"The steps used {listed} micro-steps, and the last {left} of the run reached no step at all."
+
+
+def halves(tl: m.Timeline) -> str:
+    """bigger-batch: peak memory of the windows in pieces against those in one piece."""
+    known = _first(tl)
+    if known is None:
+        return ""
+    _, lane = known
+    bounds = windows(lane)
+    lengths = np.diff(bounds)
+    pieces, whole = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
+    if not len(pieces) or not len(whole):
+        return ""
+    # The peak is read a moment after a pass, so the last window in pieces may already hold the next one's.
+    until = int(bounds[pieces[-1]]) if len(pieces) > 1 else int(bounds[pieces[-1] + 1])
+    few, all_at_once = int(lane.passes["memory"][:until].max()), int(lane.passes["memory"].max())
+    if not few or not all_at_once:
+        return ""
+    return (
+        f"Peak memory of a rank: {words.size(few)} while a batch came in {int(lengths[pieces[0]])} pieces, "
+        f"{words.size(all_at_once)} once it came in one: {words.size(all_at_once - few)} more."
+    )
+
+
+def same_gradient(tl: m.Timeline) -> str:
+    """bigger-batch: the averaged gradient of the first step of both halves."""
+    known = _first(tl)
+    if known is None:
+        return ""
+    _, lane = known
+    bounds = windows(lane)
+    lengths = np.diff(bounds)
+    if not (lengths > 1).any() or not (lengths == 1).any():
+        return ""
+    first = lane.passes[int(bounds[int(np.argmax(lengths > 1)) + 1]) - 1]
+    other = lane.passes[int(bounds[int(np.argmax(lengths == 1))])]
+    if not int(first["flags"]) & int(other["flags"]) & int(r.PassFlag.HAS_NORM):
+        return ""
+    return (
+        f"The averaged gradient of the first step has norm {float(first['norm']):.6g} in pieces and "
+        f"{float(other['norm']):.6g} in one piece."
+    )
+
+
+def in_vain(tl: m.Timeline) -> str:
+    """forward-outside: passes that were to stay local and were all-reduced."""
+    known = _first(tl)
+    if known is None:
+        return ""
+    module, lane = known
+    flags = lane.passes["flags"]
+    inside = (flags & int(r.PassFlag.NO_SYNC_BACKWARD)) != 0
+    outside = (flags & int(r.PassFlag.NO_SYNC_FORWARD)) == 0
+    count = int(np.count_nonzero(inside & outside & (lane.sync == m.Sync.SYNCED)))
+    if not count:
+        return ""
+    each = traffic(module)[0] / max(int(np.count_nonzero(lane.sync == m.Sync.SYNCED)), 1)
+    return (
+        f"{words.plural(count, 'backward')} ran inside no_sync() and {'was' if count == 1 else 'were'} all-reduced all "
+        f"the same: {words.size(count * each)} that a rank need not have sent."
+    )
+
+
+def batches(tl: m.Timeline) -> str:
+    """How many micro-steps each rank ran, and who answered for whom."""
+    for module in tl.modules:
+        counts = {k: len(lane.passes) for k, lane in module.lanes.items()}
+        most = max(counts.values(), default=0)
+        listed = ", ".join(f"rank {k} {n}" for k, n in list(counts.items())[:6])
+        joined = [k for k in counts if k in tl.ranks and module.id in tl.ranks[k].joined]
+        shadows = sum(most - counts[k] for k in joined)
+        if shadows:
+            return (
+                f"Micro-steps: {listed}. Ranks that were done answered {words.plural(shadows, 'all-reduce')} of the "
+                "others with zeros, so that nobody waited for ever."
+            )
+        if counts and min(counts.values()) < most:
+            return f"Micro-steps: {listed}. A rank with fewer batches leaves the others waiting."
+    return ""
+
+
+def overlap(tl: m.Timeline) -> str:
+    """buckets: how much of the all-reduce each way of cutting hides behind the backward."""
+    told = []
+    for module in tl.modules:
+        spent = [communication(lane) for lane in module.lanes.values()]
+        exposed = np.concatenate([s.exposed[1:] for s in spent]) if spent else np.zeros(0)
+        hidden = sum(int(s.hidden[1:].sum()) for s in spent)  # the first pass of a module is like no other
+        total = hidden + int(exposed.sum())
+        if not len(exposed) or not total or not module.layouts:
+            continue
+        count = words.plural(len(module.layouts[-1].buckets), "bucket")
+        told.append(
+            f"{module.name}: {count}, {words.percent(hidden / total)} of the all-reduce ran beside the backward, "
+            f"{words.duration(float(np.median(exposed)))} a micro-step were left after it."
+        )
+    return " ".join(told)
+
+
+def unused(tl: m.Timeline) -> str:
+    """unused-parameters: what PyTorch refused and leaves out, or what went unused in the right variant."""
+    for state in tl.ranks.values():
+        for refused in state.refused:
+            module = next((known for known in tl.modules if known.id == refused.module), None)
+            names = [module.params[i].name for i in refused.params if i < len(module.params)] if module else []
+            if names:
+                return (
+                    f"In micro-step {max(refused.pass_index - 1, 0)} {', '.join(names[:4])} got no gradient; PyTorch "
+                    "raised at the next forward, and does not say these names."
+                )
+    known = _first(tl)
+    if known is None:
+        return ""
+    module, lane = known
+    managed = sum(p.managed for p in module.params)
+    short = lane.passes["touched"] < managed
+    if not short.any():
+        return ""
+    fewest = managed - int(lane.passes["touched"].min())
+    return (
+        f"In {int(np.count_nonzero(short))} of {len(lane.passes)} micro-steps {fewest} of {managed} parameters got no "
+        "gradient, and DDP went on without waiting for them."
+    )
+
+
+def apart(tl: m.Timeline) -> str:
+    """rank-disagrees: since when all-reduces of different micro-steps meet."""
+    for module in tl.modules:
+        counts = {k: int(np.count_nonzero(lane.sync == m.Sync.SYNCED)) for k, lane in module.lanes.items()}
+        mixed = int(np.count_nonzero(module.verdicts == m.Sync.MIXED))
+        if not mixed:
+            continue
+        first = int(np.flatnonzero(module.verdicts == m.Sync.MIXED)[0])
+        listed = ", ".join(f"rank {k} {n}" for k, n in list(counts.items())[:6])
+        return (
+            f"In {words.plural(mixed, 'micro-step')}, first in micro-step {first}, some ranks all-reduced and others "
+            f"did not. All-reduces completed: {listed}."
+        )
+    return ""
+
+
+def waits(tl: m.Timeline) -> str:
+    """Who waits for whom at the end."""
+    told = []
+    for rank, state in sorted(tl.ranks.items()):
+        what = words.waiting_for(tl, state)
+        if what is not None:
+            told.append(f"rank {rank} in {what}")
+    return f"At the end these waited: {'; '.join(told)}." if told else ""
+
+
+def twins(tl: m.Timeline) -> str:
+    """same-data: whether the ranks' own gradients were the same."""
+    known = _first(tl)
+    if known is None or len(known[0].ranks) < 2:
+        return ""
+    module, _ = known
+    lanes = [module.lanes[k] for k in module.ranks if k in module.lanes]
+    count = min(len(lane.passes) for lane in lanes)
+    rows = np.stack([lane.passes["local_norm"][:count] for lane in lanes])
+    equal = int(np.count_nonzero((rows == rows[0]).all(0) & (rows[0] > 0)))
+    value = agreement(module)
+    if value is None:
+        return ""
+    return (
+        f"In {equal} of {count} micro-steps the ranks' own gradients had the same norm to the last bit. The mean is "
+        f"{words.number(value)} times as long as they are: 1 is one direction, {1 / len(lanes) ** 0.5:.2f} pure noise."
+    )
+
+
+def spread(tl: m.Timeline) -> str:
+    """nan-spreads: where the first NaN or Inf was, and how far it came."""
+    for module in tl.modules:
+        found = [(lane.nonfinite, lane.rank) for lane in module.lanes.values() if lane.nonfinite is not None]
+        if not found:
+            continue
+        first, rank = min(found, key=lambda pair: (pair[0].pass_index, pair[1]))
+        name = module.params[first.param].name if first.param < len(module.params) else "a parameter"
+        sick = [
+            lane.rank
+            for lane in module.lanes.values()
+            if (~np.isfinite(lane.passes["norm"]) & ((lane.passes["flags"] & int(r.PassFlag.HAS_NORM)) != 0)).any()
+        ]
+        kind = {"nan": "NaN", "inf": "Inf"}.get(first.kind, first.kind)
+        return (
+            f"The first {kind} was in {name} on rank {rank}, in micro-step {first.pass_index}, before any averaging; "
+            f"after the all-reduce {len(sick)} of {words.plural(len(module.lanes), 'rank')} had it."
+        )
+    return ""
+
+
+def compressed(tl: m.Timeline) -> str:
+    """fp16-hook: bytes on the wire against bytes of the gradients."""
+    known = _first(tl)
+    if known is None or not known[0].layouts:
+        return ""
+    module, lane = known
+    whole = sum(module.layouts[-1].bytes) * int(np.count_nonzero(lane.sync == m.Sync.SYNCED))
+    wire = int(lane.buckets["wire_bytes"].astype(np.int64).sum())
+    if not whole:
+        return ""
+    hook = f" through {module.hook}" if module.hook else ""
+    return (
+        f"A rank handed {words.size(wire)} to the all-reduces{hook} for {words.size(whole)} of gradients: "
+        f"{words.percent(wire / whole)}."
+    )
+
+
+def each_module(tl: m.Timeline) -> str:
+    """gan: what each module did."""
+    told = []
+    for module in tl.modules:
+        synced = int(np.count_nonzero(module.verdicts == m.Sync.SYNCED))
+        local = int(np.count_nonzero(module.verdicts == m.Sync.LOCAL))
+        told.append(f"{module.name}: {synced} micro-steps all-reduced, {local} local.")
+    return " ".join(told) if len(told) > 1 else ""
+
+
+def late(tl: m.Timeline) -> str:
+    """Who comes last to the all-reduces."""
+    known = _first(tl)
+    if known is None or len(known[0].ranks) < 2:
+        return ""
+    came = arrivals(known[0])
+    if not len(came.passes):
+        return ""
+    counts = {rank: int(np.count_nonzero(came.last == rank)) for rank in came.ranks}
+    rank = max(counts, key=lambda k: counts[k])
+    by = came.median_late(rank) or 0.0
+    return (
+        f"Rank {rank} came last to {counts[rank]} of {words.plural(len(came.passes), 'all-reduce')}, "
+        f"{words.duration(by)} after the first in the median."
+    )

@@ -20,8 +20,8 @@ from ddpviz.findings.model import Finding, Severity
 from ddpviz.timeline.model import Gradients, Timeline
 from ddpviz.timeline.steps import StepTable
 
-
 _CONSOLE = Console(width=80, no_color=True)  # Rich breaks lines for one; nothing is printed on it
+
 
 def by_weight(findings: list[Finding]) -> list[Finding]:
     """Errors first; within a severity in the rules' own order, which puts causes before what follows from them."""
@@ -84,7 +84,7 @@ def findings_text(
     for number, finding in enumerate(found):
         before = len(text)
         _finding_lines(text, finding, ink, advice=True)
-        room -= _height(text[before:], width)
+        room -= height_of(text[before:], width)
         if number + 1 < len(found) and room < 3:
             text.append(f"… and {plural(len(found) - number - 1, 'more', 'more')}: 5", ink["dim"])
             break
@@ -92,7 +92,7 @@ def findings_text(
     return text
 
 
-def _height(text: Text, width: int) -> int:
+def height_of(text: Text, width: int) -> int:
     """Lines that it takes, broken at words."""
     return len(_broken(text, width))
 
@@ -149,7 +149,7 @@ def story_text(
         cause = errors_found[0] if errors_found and with_findings else None  # else the panel beside it tells
         for line, role in hang_lines(tl, here, snap.now):
             text.append(line + "\n", ink[role])
-        if cause is not None and _height(text, width) < lines:
+        if cause is not None and height_of(text, width) < lines:
             _finding_lines(text, cause, ink, advice=True)
         return f"{M.WAITING.glyph} Waiting", "waiting", text
     if present and here.state is State.FAILED and not cursor.playing:
@@ -184,7 +184,7 @@ def story_text(
         _tell(text, found, ink, lines, width)
         return (title if errors else f"What just happened · {title}"), "wrong" if errors else "", text
     _tell(text, found[:1], ink, lines, width)
-    if lines - _height(text, width) >= _height(said, width):
+    if lines - height_of(text, width) >= height_of(said, width):
         text.append_text(Text("\n") + said)
     return title, "wrong", text
 
@@ -192,7 +192,7 @@ def story_text(
 def _tell(text: Text, found: list[Finding], ink: dict[str, Style], lines: int, width: int) -> None:
     """Append findings while there is room for them."""
     for finding in found:
-        room = lines - _height(text, width)
+        room = lines - height_of(text, width)
         if room < 2:
             break
         _finding_lines(text, finding, ink, advice=room >= 3)

@@ -14,7 +14,7 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ddpviz.dashboard.brief import findings_text, story_text, title_of_findings
+from ddpviz.dashboard.brief import clipped, findings_text, height_of, story_text, title_of_findings
 from ddpviz.dashboard.feed import Snapshot
 from ddpviz.dashboard.levels_view import LevelsView
 from ddpviz.dashboard.situation import Situation, State
@@ -39,10 +39,11 @@ class Plan(NamedTuple):
     story: int
 
 
-def plan(width: int, height: int, ranks: int, trouble: bool = False) -> Plan:
+def plan(width: int, height: int, ranks: int, trouble: bool = False, wanted: int = 0) -> Plan:
     """Share `height` lines: the timeline takes what its ranks need, Levels what shows them well, the text the rest.
 
-    With `trouble` there is a finding, a hang or a failure to tell of, which takes more text.
+    With `trouble` there is a finding, a hang or a failure to tell of, which takes more text: `wanted` lines of it,
+    where they are to be had without hiding anything else.
     """
     wide = width >= WIDE and height >= TALL
     most = max(height * 2 // 5, 3)
@@ -52,8 +53,10 @@ def plan(width: int, height: int, ranks: int, trouble: bool = False) -> Plan:
         story = 10
     if height >= 48:
         story = 12 if trouble else 8
-    left = height - story
     bare = ranks + 5  # borders, ruler, steps, whole run, legend: a line a rank
+    if trouble:
+        story = max(story, min(wanted + 2, height - bare - (8 if wide else 5)))
+    left = height - story
     if left - bare >= 3 * ranks + 8:
         sync = ranks * 3 + 6
     elif left - bare >= 2 * ranks + 6:
@@ -123,6 +126,8 @@ class Overview(Container):
         self._norms_due = False
         self._solo = 0
         self._plan: Plan | None = None
+        self._wanted = self._needed = 0  # lines of text that the panel grows to hold; that the text last took
+        self._found_before: object = None
         self._texts: dict[str, object] = {}
         self._told: tuple[Snapshot, Cursor, Situation, str] | None = None
 
@@ -150,18 +155,42 @@ class Overview(Container):
             return
         assert module is not None
         trouble = here.state in (State.WAITING, State.FAILED) or any(f.severity.word != "info" for f in snap.findings)
+        found = tuple((f.rule, f.message) for f in snap.findings)
+        if found != self._found_before:
+            self._found_before, self._wanted = found, 0
         self._arrange(len(module.ranks), trouble)
         self.sync.show(tl, cursor, snap.findings)
         self.levels.show(tl, cursor, snap.findings)
         self._tell_norms(snap, cursor)
+        self._tell_words(snap, cursor, here, trends)
+        if self._needed > max(self._wanted, self._room) and trouble:
+            self._wanted = self._needed
+            self._arrange(len(module.ranks), trouble)
+            self._tell_words(snap, cursor, here, trends)
+        panel = self.query_one("#sync-panel", Panel)
+        subtitle = self.sync.subtitle()
+        if panel.border_subtitle != subtitle:
+            panel.border_subtitle = subtitle
+
+    @property
+    def _room(self) -> int:
+        """Lines of text in the lowest panels."""
+        if self._plan is None:
+            return 5
+        return (self.size.height if SOLOS[self._solo] == "story" else self._plan.story) - 2
+
+    def _tell_words(self, snap: Snapshot, cursor: Cursor, here: Situation, trends: str) -> None:
+        """The two panels of text; what does not fit is said to be elsewhere."""
         ink = roles(self.app)
         wide = self._plan is not None and self._plan.wide
-        room = self._plan.story - 2 if self._plan is not None else 5
+        room, width = self._room, self._width()
+        more = Text("… 5 shows it whole", ink["dim"])
         title, role, text = story_text(
-            snap, cursor, here, ink, with_findings=not wide, lines=room, width=self._width(), now=self.levels.now
+            snap, cursor, here, ink, with_findings=not wide, lines=room, width=width, now=self.levels.now
         )
         story = self.query_one("#story-panel", Panel)
-        self._put(self._story, "story", text)
+        self._needed = height_of(text, width)
+        self._put(self._story, "story", clipped(text, room, width, more))
         _title(story, title)
         story.set_class(role == "wrong", "-wrong")
         story.set_class(role == "waiting", "-waiting")
@@ -170,13 +199,9 @@ class Overview(Container):
             errors = any(f.severity.word == "error" for f in snap.findings)
             _title(found, title_of_findings(snap.findings) if snap.judged else "Findings")
             found.set_class(errors, "-wrong")
-            self._put(
-                self._found, "found", findings_text(snap, cursor, ink, lines=room, trends=trends, width=self._width())
-            )
-        panel = self.query_one("#sync-panel", Panel)
-        subtitle = self.sync.subtitle()
-        if panel.border_subtitle != subtitle:
-            panel.border_subtitle = subtitle
+            text = findings_text(snap, cursor, ink, lines=room, trends=trends, width=width)
+            self._needed = max(self._needed, height_of(text, width))
+            self._put(self._found, "found", clipped(text, room, width, more))
 
     def _tell_norms(self, snap: Snapshot, cursor: Cursor) -> None:
         """The chart is the dearest to draw and says nothing new inside a pass: a few times a second are enough."""
@@ -220,6 +245,7 @@ class Overview(Container):
 
     def retell(self) -> None:
         self._plan = None
+        self._wanted = 0
         self._texts.clear()
         if self._told is not None:
             self.tell(*self._told)
@@ -228,7 +254,7 @@ class Overview(Container):
         self.retell()
 
     def _arrange(self, ranks: int, trouble: bool) -> None:
-        wanted = plan(self.size.width, self.size.height, ranks, trouble)
+        wanted = plan(self.size.width, self.size.height, ranks, trouble, self._wanted)
         if wanted == self._plan or not self.size.height:
             return
         self._plan = wanted

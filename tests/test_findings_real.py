@@ -1,4 +1,4 @@
-"""The rules on real jobs: thirty right loops that stay silent, and two dozen mistakes that each get their findings."""
+"""The rules on real jobs: forty right loops that stay silent, and thirty mistakes that each get their findings."""
 
 from __future__ import annotations
 
@@ -38,6 +38,20 @@ EXPECTED = {
     "TwoLosses": {"redundant-sync"},
     "LateRank": set(),
     "Bypassed": {"ddp-bypassed", "unsynced-step", "replicas-diverged"},
+    "StepsInHooks": {"gradients-changed-after-sync", "replicas-diverged"},
+    "AveragedTwice": {"averaged-twice"},
+    "Momentum": {"replicas-diverged"},
+    "ScalerAlone": {"replicas-diverged"},
+    "StateOfOne": {"replicas-diverged"},
+}
+# what the message has to say beside that
+SAYS = {
+    "SkipsAlone": "Rank 0 took the step after micro-step 1 and rank 1 did not.",
+    "StepsInHooks": "ran inside the backward of micro-step 0",
+    "AveragedTwice": "every gradient is 2 times the mean",
+    "Momentum": "the optimizer's momentum is what differs: 0.8 on rank 0 and 0.9 on rank 1",
+    "ScalerAlone": "GradScaler skipped it there, on an Inf that only that rank had",
+    "StateOfOne": "the optimizer's state is not the same (loaded on one rank)",
 }
 
 
@@ -76,8 +90,9 @@ def test_each_mistake_has_its_findings(wrong: tuple[int | None, dict[str, Any]],
     module = next(m["id"] for m in report["modules"] if m["name"] == name)
     found = [f for f in report["findings"] if f["module"] == module and f["severity"] != "info"]
     assert {f["rule"] for f in found} == EXPECTED[name]
+    assert SAYS.get(name, "") in " ".join(f["message"] for f in found)
     for finding in found:
-        assert finding["where"]["file"].endswith("wrong.py")
+        assert finding["where"]["file"].endswith(("wrong.py", "common.py"))
         assert finding["where"]["line"] > 0
         assert finding["message"].endswith((".", ")"))
         assert finding["advice"].endswith(".")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ddpviz.findings import (
+    averaged_twice,
     buffers_diverged,
     carried_window,
     clipped_before_sync,
@@ -55,6 +56,7 @@ RULES: dict[str, Rule] = {
     "gradients-changed-after-sync": gradients_changed_after_sync.check,
     "replicas-diverged": replicas_diverged.check,
     "hook-not-mean": hook_not_mean.check,
+    "averaged-twice": averaged_twice.check,
     "no-sync-split": no_sync_split.check,
     "clipped-before-sync": clipped_before_sync.check,
     "lost-micro-steps": lost_micro_steps.check,

@@ -122,6 +122,14 @@ def step_row(lane: Lane, step: Step) -> np.void | None:
     return lane.steps[at] if at < len(lane.steps) and int(lane.steps[at]["index"]) == step.index else None
 
 
+def in_own_backward(lane: Lane, row: np.void) -> bool:
+    """Whether the step ran inside the very backward pass whose gradients it used, as an optimizer in a hook does."""
+    after = int(row["after"])
+    if not 0 <= after < len(lane.passes) or int(row["flags"]) & r.StepFlag.CLOSURE:
+        return False
+    return bool(lane.passes[after]["begin"] <= row["begin"] < lane.passes[after]["end"])
+
+
 def passes_behind(lane: Lane, row: np.void) -> Ints:
     """Indices of the passes whose gradients this step row used, oldest first."""
     after = int(row["after"])

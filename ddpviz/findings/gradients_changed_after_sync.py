@@ -4,7 +4,8 @@ Measured: a checksum of the gradients as the step uses them, compared across ran
 micro-step.
 
 Fires when the last pass behind the step was fully all-reduced on every rank, and the gradients differ all the same:
-edited, clipped or scaled by a per-rank value, or noise added with a per-rank seed, after the all-reduce.
+edited, clipped or scaled by a per-rank value, or noise added with a per-rank seed, after the all-reduce. Or the
+step ran inside the backward itself, before the all-reduce: an optimizer in a gradient hook.
 
 Does not fire where the pass was local, stale or partial (other rules say that); where the gradients are not finite (NaN
 has many bit patterns); for local SGD that ends equal; where the steps were not measured.
@@ -41,22 +42,36 @@ def check(tl: Timeline) -> Iterator[Finding]:
         part = facts.part_at(tl, module, int(differ[0]))
         if step is None or part is None:
             continue
-        norms = []
+        norms, early = [], False
         for lane in facts.lanes(module):
             row = facts.step_row(lane, step)
+            early |= row is not None and facts.in_own_backward(lane, row)
             if row is not None and int(row["flags"]) & StepFlag.HAS_GRAD:
                 norms.append((lane.rank, float(row["grad_norm"])))
         shown = ", ".join(f"{norm:.6g} on rank {rank}" for rank, norm in norms[:4])
         where = step.site
         after = next((a for a in part.after if a is not None and a >= 0), None)
+        of, number = words.of(tl, module), step.index
+        message = (
+            f"Step {number}{of}{words.at(where)} ran inside the backward of micro-step {after}, as an optimizer in a "
+            "gradient hook does, and DDP averages a bucket only when all of it has arrived: the step used gradients "
+            f"that differ between ranks (norm {shown})."
+            if early
+            else f"Micro-step {after}{of} was all-reduced, yet step {number}{words.at(where)} used gradients that "
+            f"differ between ranks (norm {shown}): something changed them after the all-reduce, on each rank in its "
+            "own way."
+        )
+        advice = (
+            "Step after the backward has returned: no optimizer in a hook of a parameter that DDP averages."
+            if early
+            else "Between backward and step, do the same to the gradients on every rank: no scaling, clipping or noise "
+            "by a value that only one rank knows. All-reduce such a value first."
+        )
         yield Finding(
             "gradients-changed-after-sync",
             Severity.ERROR,
-            f"Micro-step {after}{words.of(tl, module)} was all-reduced, yet step {step.index}{words.at(where)} used "
-            f"gradients that differ between ranks (norm {shown}): something changed them after the all-reduce, on "
-            f"each rank in its own way.{words.again(len(differ), len(indices))}",
-            "Between backward and step, do the same to the gradients on every rank: no scaling, clipping or noise by "
-            "a value that only one rank knows. All-reduce such a value first.",
+            message + words.again(len(differ), len(indices)),
+            advice,
             module=module.id,
             ranks=module.ranks,
             count=len(differ),

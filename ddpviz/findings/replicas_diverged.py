@@ -131,20 +131,27 @@ def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -
         )
     if part.grads_equal is False:
         return (
-            "The gradients were averaged, and then differed between ranks when the step used them (see "
-            "gradients-changed-after-sync).",
-            "Change gradients before they are averaged, or in the same way on every rank.",
+            f"Step {step.index} used gradients that differ between ranks (see gradients-changed-after-sync).",
+            "Let every rank step on the same averaged gradients, and start again from equal replicas.",
         )
     if not module.options.get("init_sync", True) and since < 0:
         return (
             "DDP was built with init_sync=False, so the replicas need not have been equal at the start.",
             "Leave init_sync at its default, or load the same weights on every rank before wrapping.",
         )
+    if part.grads_equal and since < 0:
+        return (
+            "All ranks used bit-equal gradients, so the cause is not the averaging: the parameters differed before the "
+            "first step (weights loaded or initialised on each rank after wrapping: DDP sends rank 0's only when it is "
+            "built), or the optimizer's state did (loaded on one rank).",
+            "Load and initialise weights before wrapping, or in the same way on every rank; load the optimizer's state "
+            "on every rank.",
+        )
     if part.grads_equal:
         return (
-            "All ranks used bit-equal gradients, so the cause is not the averaging: the parameters differed before "
-            "the step (edited in place or initialised after wrapping), or the optimizer's state or settings do "
-            "(loaded on one rank, another momentum or weight decay).",
+            f"They were equal after step {since}, and step {step.index} used bit-equal gradients on all ranks: some "
+            "ranks edited parameters in place in between (clamped, averaged, reloaded, noise of their own), or the "
+            "optimizer's state is not the same (loaded on one rank).",
             "Make every rank edit parameters alike and load the same optimizer state; with per-rank random numbers, "
             "use one seed for whatever touches parameters.",
         )

@@ -6,37 +6,17 @@ Plain torch; every loop has a module class of its own, so that a false alarm nam
 import copy
 from contextlib import nullcontext
 
+import more_right
 import torch
 import torch.distributed as dist
+from common import batch, loss_of, net, rank, sgd, world
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks, powerSGD_hook
 from torch.distributed.algorithms.model_averaging import averagers, utils
 from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-rng = torch.Generator().manual_seed(100 + rank)
 everyone = dist.new_group()
-
-
-def batch(n=4, width=6):
-    return torch.randn(n, width, generator=rng)
-
-
-def net(name, out=2):
-    """A small network whose class is called `name`."""
-    torch.manual_seed(0)
-    kind = type(name, (nn.Sequential,), {})
-    return kind(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, out))
-
-
-def loss_of(model, x=None):
-    return model(batch() if x is None else x).square().mean()
-
-
-def sgd(model, lr=0.05):
-    return torch.optim.SGD(model.parameters(), lr=lr)
 
 
 def gan_quiet_critic():
@@ -417,8 +397,7 @@ def joined():
 
 
 LOOPS = [f for name, f in list(globals().items()) if callable(f) and getattr(f, "__module__", "") == "__main__"]
-for loop in LOOPS:
-    if loop not in (batch, net, loss_of, sgd):
-        loop()
+for loop in [*LOOPS, *more_right.LOOPS]:
+    loop()
 dist.barrier()
 dist.destroy_process_group()

@@ -9,30 +9,9 @@ from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
+from common import batch, loss_of, net, rank, sgd, world
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("gloo")
-rank, world = dist.get_rank(), dist.get_world_size()
-rng = torch.Generator().manual_seed(100 + rank)
-
-
-def batch(n=4, width=6):
-    return torch.randn(n, width, generator=rng)
-
-
-def net(name, out=2):
-    torch.manual_seed(0)
-    kind = type(name, (nn.Sequential,), {})
-    return kind(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, out))
-
-
-def loss_of(model, x=None):
-    return model(batch() if x is None else x).square().mean()
-
-
-def sgd(model, lr=0.05):
-    return torch.optim.SGD(model.parameters(), lr=lr)
 
 
 def quietly(model, quiet):
@@ -292,11 +271,77 @@ def bypassed():
         opt.zero_grad()
 
 
+def steps_in_hooks():
+    """An optimizer for each parameter, stepping in its gradient hook: before DDP has averaged."""
+    model = DDP(net("StepsInHooks"))
+    opts = {p: torch.optim.SGD([p], lr=0.05) for p in model.parameters()}
+
+    def now(p):
+        opts[p].step()
+        opts[p].zero_grad()
+
+    for p in opts:
+        p.register_post_accumulate_grad_hook(now)
+    for _ in range(2):
+        loss_of(model).backward()
+
+
+def averaged_twice():
+    def again(i):
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+
+    model = DDP(net("AveragedTwice"))
+    train(model, lambda i: i % 2, passes=4, accumulation=2, between=again)
+
+
+def other_momentum():
+    model = DDP(net("Momentum"))
+    opt = sgd(model, momentum=0.9 if rank else 0.8)
+    for _ in range(3):
+        loss_of(model).backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def scaler_of_one_rank():
+    """Gradients are averaged by hand after GradScaler has looked for an Inf on each rank alone."""
+    model = DDP(net("ScalerAlone"))
+    opt, scale = sgd(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for i in range(4):
+        with model.no_sync():
+            scale.scale(loss_of(model) * (1e38 if rank and i == 1 else 1)).backward()
+        scale.unscale_(opt)
+        for p in model.parameters():
+            p.grad.nan_to_num_(0, 0, 0)
+            dist.all_reduce(p.grad)
+            p.grad /= world
+        scale.step(opt)
+        scale.update()
+        opt.zero_grad()
+
+
+def state_of_one_rank():
+    model = DDP(net("StateOfOne"))
+    old = sgd(model, momentum=0.9)
+    loss_of(model).backward()
+    old.step()
+    old.zero_grad()
+    opt = sgd(model, momentum=0.9)
+    if rank == 0:
+        opt.load_state_dict(old.state_dict())
+    for _ in range(2):
+        loss_of(model).backward()
+        opt.step()
+        opt.zero_grad()
+
+
 for loop in (
     stale_by_helper, never, late_by_one_step, two_backwards_of_one_graph, metric_arms, hooks, unfrozen, outside,
     scaled_by_rank, skips_alone, edits_in_place, clears_in_branches, clears_before_step, left_over, carried,
     clips_values,
     unused_head, not_a_number, disagrees, same_data, two_losses, late_rank, bypassed,
+    steps_in_hooks, averaged_twice, other_momentum, scaler_of_one_rank, state_of_one_rank,
 ):  # fmt: skip
     loop()
 dist.barrier()

@@ -20,6 +20,7 @@ class Budget:
         self.percent = percent
         self.k = 0
         self._spent = 0
+        self._wrote = 0
         self._cost = 0.0  # ns a sampled window
         self._window = 0.0  # ns a window
         self._windows = 0
@@ -37,6 +38,10 @@ class Budget:
         """Count time that the probe took on the training thread for numbers."""
         self._spent += ns
 
+    def wrote(self, ns: int) -> None:
+        """Count time that the writer thread took for numbers: it shares the interpreter, and often the core."""
+        self._wrote += ns
+
     def window_ended(self, sampled: bool, ns: int) -> None:
         """A window ended after `ns`: adapt k so that sampled cost over all time stays within the budget."""
         spent, self._spent = self._spent, 0
@@ -49,5 +54,6 @@ class Budget:
         if sampled:
             # the first window also pays for warming up: judge from the second on
             self._cost = spent if self._windows <= 2 else self._cost + _SMOOTH * (spent - self._cost)
-        ratio = self._cost / (self._window * self.percent / 100.0)
+        written = self._wrote / self.taken if self.taken else 0.0
+        ratio = (self._cost + written) / (self._window * self.percent / 100.0)
         self.k = 0 if ratio <= 1 else min(_MAX_K, math.ceil(math.log2(ratio)))

@@ -26,7 +26,10 @@ from ddpviz.trace import records as r
 from ddpviz.trace.records import CollectiveFlag, CollectiveKind
 
 _now = time.monotonic_ns
-_DTYPE = {f"torch.{name}": i for i, name in enumerate(r.DTYPES)}
+_DTYPE = {getattr(torch, name): i for i, name in enumerate(r.DTYPES) if hasattr(torch, name)}
+# plain numbers: an operation on an enum costs a microsecond, on the training thread
+_ASYNC, _IN_PASS = int(CollectiveFlag.ASYNC), int(CollectiveFlag.IN_PASS)
+_ALL_REDUCE = int(CollectiveKind.ALL_REDUCE)
 KINDS = {
     "ALLREDUCE": CollectiveKind.ALL_REDUCE,
     "BROADCAST": CollectiveKind.BROADCAST,
@@ -78,10 +81,10 @@ def begin(
         count=group.count,
         kind=int(kind),
         numel=size,
-        dtype=_DTYPE.get(str(first.dtype), len(r.DTYPES) - 1) if first is not None else 0,
+        dtype=_DTYPE.get(first.dtype, len(r.DTYPES) - 1) if first is not None else 0,
         nbytes=size * width,
         begin=_now(),
-        flags=int(CollectiveFlag.ASYNC) if async_op else 0,
+        flags=_ASYNC if async_op else 0,
     )
     group.count += 1
     session.progress += 1
@@ -94,8 +97,8 @@ def begin(
         watched, bucket = session.hooking
         _carry(watched, bucket, coll)
     elif session.depth and session.call is not None:
-        coll.flags |= CollectiveFlag.IN_PASS
-        if kind == CollectiveKind.ALL_REDUCE and len(tensors) == 1 and first is not None:
+        coll.flags |= _IN_PASS
+        if kind == _ALL_REDUCE and len(tensors) == 1 and first is not None:
             _match(session, group, first, coll)
     else:
         _outside(session, group, coll, tensors)
@@ -114,14 +117,14 @@ def ended(session: Session, group: GroupWatch, coll: Collective, failed: bool = 
 def settled(session: Session, coll: Collective) -> None:
     """The collective was issued: what is no bucket's own gets a row of its own."""
     if coll.bucket < 0:
-        if not coll.site and not coll.flags & CollectiveFlag.IN_PASS:
+        if not coll.site and not coll.flags & _IN_PASS:
             coll.site = session.sites.here(3)
         session.emit(coll)
 
 
 def _carry(watched: Watched, bucket: int, coll: Collective) -> None:
     """Book the collective as part of a bucket of the pass in progress (or of a shadow pass inside `join`)."""
-    coll.flags |= CollectiveFlag.IN_PASS
+    coll.flags |= _IN_PASS
     if watched.session.call is None:
         return
     coll.bucket, coll.module = bucket, watched.id
@@ -136,21 +139,34 @@ def _match(session: Session, group: GroupWatch, tensor: Tensor, coll: Collective
     last = session.last
     candidates = [last] if last is not None else []
     candidates += [w for w in session.modules if w is not last]
+    if last is None or not last.sharing:
+        _match_one_of(candidates, group, tensor, coll, learn=True)
+        return
+    candidates.sort(key=lambda w: not w.expects)  # wrappers of the same parameters: whose forward led here?
+    if not _match_one_of(candidates, group, tensor, coll, learn=False):
+        _match_one_of(candidates, group, tensor, coll, learn=True)
+
+
+def _match_one_of(
+    candidates: Sequence[Watched], group: GroupWatch, tensor: Tensor, coll: Collective, *, learn: bool
+) -> bool:
+    """Whether it is a bucket of one of them. `learn`: of a layout that DDP has not told yet, too."""
     for watched in candidates:
         if watched.group is not group or not (watched.arrived or watched.touched):
             continue
         if not (tensor.is_floating_point() or tensor.is_complex()):
             if tensor.numel() == watched.managed:
                 coll.flags |= CollectiveFlag.USED_MAP
-                return
+                return True
             continue
-        bucket = watched.bucket_sent(tensor.numel())
+        bucket = watched.bucket_sent(tensor.numel(), learn)
         if bucket >= 0:
             coll.bucket, coll.module = bucket, watched.id
             watched.read_bucket(bucket)
             coll.begin = _now()
             watched.launches.append(Launch(bucket, coll.begin, [coll]))
-            return
+            return True
+    return False
 
 
 _AVERAGING = (

@@ -19,6 +19,10 @@ from ddpviz.trace import records as r
 from ddpviz.trace.records import BucketFlag, LayerFlag, PassFlag, RowKind, StepFlag
 
 _PACK = {kind: struct.Struct(r.struct_format(kind)).pack for kind in r.COLUMNS}
+# plain numbers: an operation on an enum costs a microsecond, and this thread shares the interpreter with the training
+_CLEARED, _SAMPLED, _HAS_LOSS = int(PassFlag.CLEARED), int(PassFlag.SAMPLED), int(PassFlag.HAS_LOSS)
+_HAS_LOCAL_NORM, _HAS_NORM = int(PassFlag.HAS_LOCAL_NORM), int(PassFlag.HAS_NORM)
+_HAS_LOCAL, _LAYER_HAS_NORM = int(LayerFlag.HAS_LOCAL), int(LayerFlag.HAS_NORM)
 _F32 = 3.4028234e38
 _PATIENCE_NS = 2_000_000_000  # how long a number may be on its way before the row is written without it
 
@@ -26,6 +30,11 @@ _PATIENCE_NS = 2_000_000_000  # how long a number may be on its way before the r
 def _f32(value: float) -> float:
     """The value as float32 can hold it: a large finite number saturates instead of looking like Inf."""
     return value if math.isnan(value) or math.isinf(value) else max(-_F32, min(_F32, value))
+
+
+def measured(job: object) -> bool:
+    """Whether numbers were taken for this job, which the budget pays for."""
+    return isinstance(job, PassJob) and bool(job.flags & _SAMPLED)
 
 
 @dataclass(slots=True)
@@ -112,11 +121,11 @@ class Encoder:
 
     def _pass(self, job: PassJob) -> None:
         ledger = self._ledgers[job.module]
-        flags = PassFlag(job.flags)
+        flags = job.flags
         if job.window != ledger.window:
             ledger.window, ledger.norms, ledger.sums = job.window, {}, {}
-            ledger.whole = bool(flags & PassFlag.CLEARED)
-        sampled = bool(flags & PassFlag.SAMPLED)
+            ledger.whole = bool(flags & _CLEARED)
+        sampled = bool(flags & _SAMPLED)
         ledger.whole = ledger.whole and sampled
         ledger.passes += 1
         before = len(ledger.ever)
@@ -147,21 +156,21 @@ class Encoder:
         whole = sampled and ledger.whole and bool(job.local is None or local or not job.touched)
         if whole:
             local_norm = math.sqrt(sum(v * v for v in norms_before.values()))
-            flags |= PassFlag.HAS_LOCAL_NORM
+            flags |= _HAS_LOCAL_NORM
             if not launched:
                 norm = local_norm
-                flags |= PassFlag.HAS_NORM
+                flags |= _HAS_NORM
         if after and launched:
             norm = math.sqrt(sum(v * v for v in after.values()))
-            flags |= PassFlag.HAS_NORM
+            flags |= _HAS_NORM
         loss = 0.0
         if job.loss is not None and job.loss.ready():
             loss = job.loss.values()[0]
-            flags |= PassFlag.HAS_LOSS
+            flags |= _HAS_LOSS
 
         self.rows[RowKind.PASS].append(
             _PACK[RowKind.PASS](
-                job.module, int(flags), job.index, job.window, job.begin, job.end, job.collective,
+                job.module, flags, job.index, job.window, job.begin, job.end, job.collective,
                 min(job.collectives, 0xFFFF), min(len(launched), 0xFFFF), min(len(job.buckets), 0xFFFF),
                 len(job.touched), unreduced, job.forward_site, job.backward_site, local_norm, norm, loss,
                 self._memory(), *job.forward,
@@ -211,12 +220,15 @@ class Encoder:
         )  # fmt: skip
 
     def _layers(self, job: PassJob, local: dict[int, float], after: dict[int, float]) -> None:
-        pack, rows = _PACK[RowKind.LAYER], self.rows[RowKind.LAYER]
-        for param in sorted(local.keys() | after.keys()):
-            flags = (LayerFlag.HAS_LOCAL if param in local else 0) | (LayerFlag.HAS_NORM if param in after else 0)
-            rows.append(
-                pack(job.module, int(flags), job.index, param, _f32(local.get(param, 0.0)), _f32(after.get(param, 0.0)))
-            )
+        pack, module, index = _PACK[RowKind.LAYER], job.module, job.index
+        params = sorted(local.keys() | after.keys())
+        flags = [(p in local) * _HAS_LOCAL | (p in after) * _LAYER_HAS_NORM for p in params]
+        values = [(p, local.get(p, 0.0), after.get(p, 0.0)) for p in params]
+        try:
+            rows = [pack(module, f, index, *v) for f, v in zip(flags, values, strict=True)]
+        except OverflowError:  # finite, and beyond float32
+            rows = [pack(module, f, index, p, _f32(a), _f32(b)) for f, (p, a, b) in zip(flags, values, strict=True)]
+        self.rows[RowKind.LAYER] += rows
 
     def _first_nonfinite(self, job: PassJob, ledger: Ledger, local: dict[int, float]) -> None:
         if ledger.nonfinite:

@@ -33,7 +33,7 @@ _COMM_HOOK, _SAMPLED = int(PassFlag.COMM_HOOK), int(PassFlag.SAMPLED)
 class EngineCall:
     begin: int
     site: int
-    loss: Tensor | None
+    loss: measure.Reading | None
     captured: bool
 
 
@@ -74,7 +74,7 @@ def begin(session: Session, outputs: Any) -> None:
     captured = any(w.cuda for w in session.modules) and measure.capturing()
     loss = None
     if not captured and len(outputs) == 1 and outputs[0].numel() == 1 and outputs[0].layout is torch.strided:
-        loss = outputs[0].detach().clone()
+        loss = measure.scalar(outputs[0])
     for watched in session.modules:
         _before(session, watched)
         if watched.comm_watch is not None:
@@ -234,9 +234,8 @@ def _finish(session: Session, watched: Watched, call: EngineCall, raised: bool) 
         touched=list(touched),
         closed=closed,
         launches=launches,
+        loss=call.loss,
     )
-    if call.loss is not None:
-        job.loss = measure.reading([call.loss])
     if sampled:
         _numbers(session, watched, job, local, local_sums)
     watched.passes += 1

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpviz.probe import guard
-from ddpviz.probe.encode import Encoder
-from ddpviz.trace import records as r
+from ddpviz.probe.encode import Encoder, measured
+from ddpviz.trace import records as r, rundir
 from ddpviz.trace.writer import TraceFile
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class Writer:
 
     def start(self) -> None:
         self._thread.start()
+
+    def share(self, ranks: int) -> None:
+        """Of the size that a run may have, this is one of so many ranks' part: beyond it, old detail is thinned."""
+        try:
+            most = rundir.max_size(os.environ.get("DDPVIZ_MAX_SIZE", ""))
+        except ValueError:  # not said, or said wrong
+            most = rundir.MAX_SIZE
+        self._file.limit = None if most is None else most // max(1, ranks)
 
     def _run(self) -> None:
         try:
@@ -99,6 +107,7 @@ class Writer:
             self._beat_at = now
             self.encoder.records.append(r.Beat(now, progress, cpu_ns=self._main_cpu()))
             self._write()
+        self._file.thin_some()
 
     def _drain(self, force: bool = False) -> None:
         buffer, pending, encoder = self._session.buffer, self._pending, self.encoder
@@ -113,7 +122,12 @@ class Writer:
         while pending and encoder.ready(pending[0], now):
             job = pending.popleft()
             try:
-                encoder.take(job)
+                if measured(job):  # numbers cost here too, and this thread takes turns with the training
+                    began = time.thread_time_ns()
+                    encoder.take(job)
+                    self._session.budget.wrote(time.thread_time_ns() - began)
+                else:
+                    encoder.take(job)
             except Exception as error:
                 self._lose(1, f"{type(error).__name__}: {error}")
                 guard.fault("encode.take", error)
@@ -155,6 +169,9 @@ class Writer:
     # --- what the main thread is blocked in
 
     def _look(self, now: int) -> None:
+        gate = self._session.controlled
+        if gate is not None and gate.held:
+            return  # on order: it waits for nobody
         frame = sys._current_frames().get(self._main or 0)
         if frame is None:
             return

@@ -4,17 +4,19 @@
 
 Blocks of steps alternate between a plain and a watched copy of one model in one job (gloo); before a plain block every
 patch and hook of ddpviz is taken off. The machine's speed drifts, so only the ratio of neighbouring blocks counts: the
-median over the blocks is printed, with the quartiles. Budgets: 0 (what happened, no numbers), 2 % (default), full.
+median over the blocks is printed, with the quartiles, and the same for the CPU time of all threads. Budgets: 0 (what happened, no numbers), 2 % (default), full.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import math
 import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,51 +48,58 @@ def window(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, batch
     optimizer.zero_grad()
 
 
-def timed(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, batch: torch.Tensor, windows: int) -> float:
+def timed(
+    ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, batch: torch.Tensor, windows: int
+) -> tuple[float, float]:
+    """Seconds a window: on the clock, and of CPU in all threads of this rank."""
     dist.barrier()
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for _ in range(windows):
         window(ddp, optimizer, batch)
-    return (time.perf_counter() - began) / windows
+    return (time.perf_counter() - began) / windows, (time.process_time() - cpu) / windows
 
 
-def measure(name: str, budget: float | None, blocks: int, seconds: float, state: session.Session) -> list[float]:
-    """Ratios watched / plain of neighbouring blocks on this rank."""
+def watched(ddp: DistributedDataParallel, optimizer: Any, batch: Any, windows: int, state: session.Session) -> Any:
+    """`timed` with everything of ddpviz in place, which is taken away again."""
+    inject.install(state)
+    found = forwards.watch(state, ddp, 0)
+    window(ddp, optimizer, batch)  # a look at the module that a new watch takes, and the first sample, are not timed
+    try:
+        return timed(ddp, optimizer, batch, windows)
+    finally:
+        inject.uninstall()
+        if found is not None:
+            found.detach()
+            state.modules.remove(found)
+
+
+def measure(name: str, budget: float | None, blocks: int, seconds: float, state: session.Session) -> list[Any]:
+    """Ratios watched / plain on this rank, of the time and of the CPU's work.
+
+    Two copies of a model can differ by a few percent for where they lie in memory: each is watched in its turn while the
+    other is plain, and a ratio is the geometric mean of both.
+    """
     torch.manual_seed(0)
     model = MODELS[name]()
     batch = torch.randn(BATCH, INPUTS[name])
-    inject.uninstall()
-    plain = DistributedDataParallel(copy.deepcopy(model))
-    watched = DistributedDataParallel(model)
-    pairs = [(d, torch.optim.SGD(d.parameters(), lr=1e-6)) for d in (plain, watched)]
     state.budget = type(state.budget)(budget)
-    inject.install(state)
-    forwards.watch(state, watched, 0)
-    for _ in range(3):
-        window(*pairs[1], batch)
     inject.uninstall()
-    one = torch.tensor(timed(*pairs[0], batch, 3))
+    pairs = [DistributedDataParallel(m) for m in (copy.deepcopy(model), model)]
+    both = [(d, torch.optim.SGD(d.parameters(), lr=1e-6), batch) for d in pairs]
+    one = torch.tensor([timed(*x, 3)[0] for x in both for _ in range(2)]).min()
     dist.all_reduce(one)
     windows = max(1, round(seconds / (one.item() / dist.get_world_size())))
     ratios = []
     for _ in range(blocks):
-        before = timed(*pairs[0], batch, windows)
-        inject.install(state)
-        with_probe = timed(*pairs[1], batch, windows)
-        inject.uninstall()
-        after = timed(*pairs[0], batch, windows)
-        ratios.append(with_probe / ((before + after) / 2))
-    found = forwards.watched_of(state, watched)
-    if found is not None:
-        found.detach()
-        state.modules.remove(found)
+        runs = [(timed(*both[k], windows), watched(*both[1 - k], windows, state)) for k in (0, 1)]
+        ratios.append([math.sqrt(math.prod(w[i] / p[i] for p, w in runs)) for i in (0, 1)])
     return ratios
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.5, help="length of a block")
+    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=0.15, help="length of a block")
     parser.add_argument("--models", default="1M,1M/100 layers,10M,50M")
     parser.add_argument("--budgets", default="0,2,full")
     args = parser.parse_args()
@@ -103,14 +112,15 @@ def main() -> None:
     state.open()
     if dist.get_rank() == 0:
         print(f"torch {torch.__version__}, gloo x{dist.get_world_size()}, observed by {state.observe}")
-        print(f"{'model':<16}{'budget':>8}{'median':>9}{'quartiles':>18}")
+        print(f"{'model':<16}{'budget':>8}{'median':>9}{'quartiles':>18}{'of CPU':>9}")
     for name in args.models.split(","):
         for text in args.budgets.split(","):
             budget = None if text == "full" else float(text)
             ratios = measure(name, budget, args.blocks, args.seconds, state)
             if dist.get_rank() == 0:
-                low, middle, high = statistics.quantiles(ratios, n=4)
-                print(f"{name:<16}{text:>8}{middle:>9.3f}{low:>10.3f} {high:.3f}", flush=True)
+                low, middle, high = statistics.quantiles([clock for clock, _ in ratios], n=4)
+                work = statistics.median(cpu for _, cpu in ratios)
+                print(f"{name:<16}{text:>8}{middle:>9.3f}{low:>12.3f} {high:.3f}{work:>9.3f}", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -296,7 +296,7 @@ class TestDamage:
         assert seen == list(range(len(seen)))
         assert windows([batch for batch in batches if batch.source == "other"]) == [0, 1, 2]
         reserved = at in range(10, 16)  # bytes of the file's header that mean nothing yet
-        older = at in (8, 9) and whole[8] + 256 * whole[9] <= fmt.VERSION
+        older = at in (8, 9) and whole[8] + 256 * whole[9] <= fmt.NEWEST
         assert len(reader.problems) == (0 if reserved or older else 1)
         assert reader.read() == []
 
@@ -337,7 +337,7 @@ class TestDamage:
         assert records_of(reader.read()) == [r.Note(text="here", at=0)]
         assert sorted(reader.problems) == [
             "a.0000.ddpv is no trace of ddpviz and is left out",
-            "b.0000.ddpv was written by a newer ddpviz (trace version 9, this one reads 1) and is left out",
+            "b.0000.ddpv was written by a newer ddpviz (trace version 9, this one reads 2) and is left out",
         ]
 
     def test_a_pipe_or_folder_among_the_traces_does_not_block(self, run: Path) -> None:

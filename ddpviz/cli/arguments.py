@@ -179,6 +179,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     _ranks(run)
     _measure(run, 2.0, "2")
     _where(run)
+    run.option("--control", action="store_true", help="take live orders: pause, step, pace (p and j in the dashboard)")
 
     check = verb(
         "check",
@@ -269,9 +270,21 @@ def _measure(parser: Parser, budget: float | None, shown: str) -> None:
 
 def _where(parser: Parser, *, screen: bool = True) -> None:
     parser.option("--run-dir", type=Path, metavar="DIR", help="the run's folder, new or empty (default: a new one)")
+    limit = "beyond it, old norms and times are thinned: 500M, 4G, none (default: 4G; steps and findings always stay)"
+    parser.option("--max-size", type=_size, default="", metavar="SIZE", help=limit)
     if screen:
         parser.option("--no-ui", action="store_true", help="plain lines instead of the dashboard")
         parser.option("--no-motion", action="store_true", help="no animation in the dashboard")
+
+
+def _size(text: str) -> str:
+    from ddpviz.trace.rundir import max_size
+
+    try:
+        max_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def _integer(text: str) -> int:

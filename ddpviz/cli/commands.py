@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,12 +31,12 @@ def demo(options: argparse.Namespace) -> int:
             complain("start one with `ddpviz demo NAME`")
         return 0
     if options.name:
-        return _show(_demo_job(options, demo_script(options.name).path), options)
+        return _show(_demo_job(options, demo_script(options.name).path, _on_screen(options)), options)
     from ddpviz.dashboard import run_app
     from ddpviz.dashboard.state import Demo
 
     choices = [
-        Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path), demo.path, group)
+        Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path, True), demo.path, group)
         for group, demos in _grouped()
         for demo in demos
     ]
@@ -67,7 +68,8 @@ def _list_demos() -> None:
 def run(options: argparse.Namespace) -> int:
     from ddpviz.launch import Job
 
-    return _show(Job(_job_spec(options)), options)
+    spec = _job_spec(options)
+    return _show(Job(replace(spec, control=()) if options.control else spec), options)
 
 
 def check(options: argparse.Namespace) -> int:
@@ -246,11 +248,16 @@ def _show(job: Job, options: argparse.Namespace) -> int:
     return run_plain(job)
 
 
-def _demo_job(options: argparse.Namespace, script: Path) -> Job:
+def _demo_job(options: argparse.Namespace, script: Path, orders: bool = False) -> Job:
+    """The job of a demo; with `orders` it takes live ones, for what its lesson exposes."""
     from ddpviz.launch import Job
+    from ddpviz.lessons import lesson
 
     name = script.stem.replace("_", "-")
-    return Job(_spec(options, script=script, args=tuple(options.job), budget=None, title=name, lesson=name))
+    one = lesson(name)
+    names = tuple(knob.name for knob in one.knobs if knob.live) if one is not None else ()
+    spec = _spec(options, script=script, args=tuple(options.job), budget=None, title=name, lesson=name)
+    return Job(replace(spec, control=names if orders else None))
 
 
 def _job_spec(options: argparse.Namespace) -> JobSpec:
@@ -264,6 +271,13 @@ def _job_spec(options: argparse.Namespace) -> JobSpec:
     return _spec(options, script=Path(job[0]), args=tuple(job[1:]), budget=options.budget)
 
 
+def _kept_size() -> str:
+    """The limit in the settings, if there is one."""
+    from ddpviz.dashboard.settings import Settings
+
+    return Settings.load().max_size
+
+
 def _spec(options: argparse.Namespace, **fields: Any) -> JobSpec:
     from ddpviz.launch import JobSpec
     from ddpviz.launch.environment import MARK
@@ -275,5 +289,6 @@ def _spec(options: argparse.Namespace, **fields: Any) -> JobSpec:
         backend=options.backend,
         cpu=getattr(options, "cpu", False),
         run_dir=options.run_dir or (Path(elsewhere) if elsewhere else None),
+        max_size=options.max_size or os.environ.get("DDPVIZ_MAX_SIZE") or _kept_size(),
         **fields,
     )

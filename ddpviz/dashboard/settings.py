@@ -15,7 +15,7 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-KEPT = ("theme", "speed", "motion", "language", "keys")
+KEPT = ("theme", "speed", "motion", "language", "keys", "max_size")
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ class Settings:
     motion: bool = True  # whether Levels move
     language: str = ""  # "en", "ru"; empty: the locale's
     keys: dict[str, Any] = field(default_factory=dict)  # name of an action -> key or keys; `keymap.py` judges them
+    max_size: str = ""  # of a run's traces before old detail is thinned, such as "2G"; empty: the default
     problems: tuple[str, ...] = field(default=(), compare=False)  # what is wrong with the file, in lines for people
     unreadable: bool = field(default=False, compare=False)
     others: dict[str, Any] = field(default_factory=dict, compare=False)

@@ -20,8 +20,12 @@ def job_environment(
     env["DDPVIZ_RUN_DIR"] = str(run_dir)
     env["DDPVIZ_BUDGET"] = "full" if spec.budget is None else f"{spec.budget:g}"
     env[MARK] = mark
+    if spec.max_size or base.get("DDPVIZ_MAX_SIZE"):
+        env["DDPVIZ_MAX_SIZE"] = spec.max_size or base["DDPVIZ_MAX_SIZE"]
     if spec.observe:
         env["DDPVIZ_OBSERVE"] = spec.observe
+    if spec.control is not None:
+        env["DDPVIZ_CONTROL"] = ",".join(spec.control)
     if spec.cpu:
         env["DDPVIZ_REDIRECT"] = "1"
     if hide_cuda:

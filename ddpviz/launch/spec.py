@@ -26,8 +26,10 @@ class JobSpec:
     cpu: bool = False  # redirect a script written for CUDA and NCCL to the CPU and gloo
     budget: float | None = 2.0  # percent of the step time for norms and checksums; None: full
     run_dir: Path | None = None  # the run's folder; None: a new one where runs are kept
+    max_size: str = ""  # of the run's folder, as `rundir.max_size` reads it; empty: the default
     observe: str = ""  # "collectives" | "comm-hook" | "": as the torch allows
     title: str = ""
+    control: tuple[str, ...] | None = None  # takes live orders, and these options of its script may be changed
     lesson: str = ""  # the demo that it is, if it is one
 
     @property
@@ -58,6 +60,8 @@ def validate(spec: JobSpec, cores: int | None = None) -> None:
 def _check_command(spec: JobSpec) -> None:
     if spec.nproc is not None or spec.backend != "auto":
         raise JobError("-n and --backend are for a SCRIPT.py; a command behind -- brings its own launcher and options")
+    if spec.control is not None:
+        raise JobError("--control is for a SCRIPT.py: of a command's ranks ddpviz does not know how many there are")
     name = spec.command[0]
     if not name:
         raise JobError("the command behind -- is empty")

@@ -112,6 +112,7 @@ def tell_rank(state: Session) -> None:
     if state.writer is None or not dist.is_initialized():
         return
     state.rank = dist.get_rank()
+    state.writer.share(dist.get_world_size())
     os.environ[_MARK] = str(os.getpid())
     local = os.environ.get("LOCAL_RANK", "")
     backend = str(dist.get_backend())
@@ -171,6 +172,11 @@ def install_from_environment() -> None:
         Path(folder), budget_of(os.environ.get("DDPVIZ_BUDGET")), os.environ.get("DDPVIZ_OBSERVE") or None, redirected
     )
     install(state)
+    names = os.environ.get("DDPVIZ_CONTROL")
+    if names is not None and _patches is not None:  # a job that takes live orders; no other pays for them
+        from ddpviz.probe import control
+
+        control.install(state, _patches, Path(folder), names)
     if os.environ.get("RANK", "").isdigit() and _MARK not in os.environ and multiprocessing.parent_process() is None:
         os.environ[_MARK] = str(os.getpid())
         state.open()

@@ -16,9 +16,13 @@ from ddpviz.trace.records import AnyRecord, Record, RowKind, struct_format
 
 MAGIC = b"DDPVIZ\x00\n"  # the newline shows a transfer in text mode, the zero that this is no text
 VERSION = 1  # changes only when an older reader could no longer make sense of a file; new kinds and columns do not
+SUMMARY = 2  # the version of a segment whose old detail was thinned: packed blocks, and no others
+NEWEST = SUMMARY
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, version, 0, 0
 BLOCK_HEADER = struct.Struct("<BBHIII")  # kind, 0, row width (0: records), count, payload bytes, CRC-32 of the payload
 HEADER_CRC = struct.Struct("<I")  # CRC-32 of the block header before it
+_PACKED = 128  # added to the kind of a packed block
+_ORIGIN = struct.Struct("<QI")  # rows (or records) of its kind that stood before it in the segment, and in its place
 HEADER_BYTES = BLOCK_HEADER.size + HEADER_CRC.size
 MAX_PAYLOAD = 64 << 20  # the writer stays far below; a reader takes more for damage
 
@@ -51,13 +55,57 @@ class BadBlock(Exception):
     """A block that is all there and wrong. Its text says what; nothing behind it in the file can be trusted."""
 
 
-def file_header() -> bytes:
-    return FILE_HEADER.pack(MAGIC, VERSION, 0, 0)
+def file_header(version: int = VERSION) -> bytes:
+    return FILE_HEADER.pack(MAGIC, version, 0, 0)
+
+
+def version_of(data: bytes | memoryview) -> int:
+    """The version in a file's header; 0 if that is not all there."""
+    return int(FILE_HEADER.unpack_from(data)[1]) if len(data) >= FILE_HEADER.size else 0
 
 
 def block(kind: RowKind, width: int, count: int, payload: bytes) -> bytes:
     head = BLOCK_HEADER.pack(kind, 0, width, count, len(payload), zlib.crc32(payload))
     return head + HEADER_CRC.pack(zlib.crc32(head)) + payload
+
+
+def by_column(rows: bytes, width: int) -> bytes:
+    """Rows as columns of bytes: every first byte, then every second, and so on."""
+    return b"".join(rows[at::width] for at in range(width))
+
+
+def packed(kind: int, width: int, first: int, stood: int, count: int, columns: bytes) -> bytes:
+    """A packed block of `count` rows (by column) or records, in place of the `stood` ones after the first `first`."""
+    payload = _ORIGIN.pack(first, stood) + zlib.compress(columns, 3)
+    head = BLOCK_HEADER.pack(_PACKED + kind, 0, width, count, len(payload), zlib.crc32(payload))
+    return head + HEADER_CRC.pack(zlib.crc32(head)) + payload
+
+
+def unpacked(block: Block) -> tuple[Block, int, int]:
+    """The block that a packed one holds, and `first` and `stood` of `packed`. Raises BadBlock."""
+    if len(block.payload) < _ORIGIN.size:
+        raise BadBlock("a packed block is too short")
+    first, stood = _ORIGIN.unpack_from(block.payload)
+    most = block.width * block.rows if block.width else MAX_PAYLOAD
+    if most > MAX_PAYLOAD:
+        raise BadBlock("a packed block claims an impossible size")
+    unzip = zlib.decompressobj()
+    try:
+        columns = unzip.decompress(block.payload[_ORIGIN.size :], most + 1)
+    except zlib.error as error:
+        raise BadBlock(f"a packed block cannot be unpacked: {error}") from None
+    if len(columns) > most or not unzip.eof or (block.width and len(columns) != most):
+        raise BadBlock("a packed block has not the size that it claims")
+    rows = bytearray(len(columns))
+    if block.width:
+        for at in range(block.width):
+            rows[at :: block.width] = columns[at * block.rows : (at + 1) * block.rows]
+    plain = bytes(rows) if block.width else columns
+    return block._replace(kind=block.kind - _PACKED, payload=memoryview(plain)), first, stood
+
+
+def is_packed(kind: int) -> bool:
+    return kind >= _PACKED
 
 
 def encode_records(batch: Sequence[Record]) -> bytes:
@@ -125,7 +173,7 @@ def split_blocks(data: memoryview, base: int = 0) -> Iterator[Block]:
         if zlib.crc32(head) != crc:
             raise BadBlock(f"the block header at byte {base + at} fails its checksum")
         kind, _, width, count, length, payload_crc = BLOCK_HEADER.unpack(head)
-        if length > MAX_PAYLOAD or (width and width * count != length):
+        if length > MAX_PAYLOAD or (width and width * count != length and kind < _PACKED):
             raise BadBlock(f"the block at byte {base + at} claims an impossible size")
         start, end = at + HEADER_BYTES, at + HEADER_BYTES + length
         if end > len(data):

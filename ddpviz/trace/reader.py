@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -73,6 +73,10 @@ class _File:
     offset: int = 0
     dead: bool = False  # nothing more can be read from it
     last: bool = True  # no later segment exists: the tail may still grow
+    inode: int = 0
+    replaced: bool = False  # another file has taken its place: its summary, or a copy that has grown
+    unpacked: int = 0  # bytes out of packed blocks so far
+    taken: dict[int, int] = field(default_factory=dict)  # by kind, how many rows (or records) have been read
 
 
 class RunReader:
@@ -126,11 +130,13 @@ class RunReader:
     def _list(self) -> dict[str, deque[_File]]:
         """By process, the segments that may hold something new, in order."""
         sizes: dict[str, int] = {}
+        inodes: dict[str, int] = {}
         try:
             with os.scandir(self.run_dir / "trace") as entries:
                 for entry in entries:
                     if entry.name.endswith(".ddpv") and entry.is_file():
-                        sizes[entry.name] = entry.stat().st_size
+                        stat = entry.stat()
+                        sizes[entry.name], inodes[entry.name] = stat.st_size, stat.st_ino
         except FileNotFoundError:
             if not self.run_dir.is_dir():
                 self._problem(f"the run folder is gone: {clean(str(self.run_dir))}")
@@ -151,19 +157,32 @@ class RunReader:
             latest[file.stem] = file
         for name, size in sizes.items():
             file = self._files[name]
-            if size < file.offset and not file.dead:
-                file.dead = True
-                self._problem(f"{clean(name)} became shorter while it was read; what was read before is kept")
-            if not file.dead and (size > file.offset or not file.last):
+            file.replaced = file.replaced or file.inode not in (0, inodes[name])
+            file.inode = inodes[name]
+            if size < file.offset and not file.dead and not file.replaced:
+                self._shorter(file)
+            if not file.dead and (size > file.offset or not file.last or file.replaced):
                 queues.setdefault(file.stem, deque()).append(file)
         return {stem: deque(sorted(queue, key=lambda file: file.segment)) for stem, queue in sorted(queues.items())}
+
+    def _shorter(self, file: _File) -> None:
+        file.dead = True
+        self._problem(f"{clean(file.path.name)} became shorter while it was read; what was read before is kept")
 
     def _read_some(self, file: _File, limit: int, out: _Blocks) -> bool:
         """Add the next whole blocks of a file to `out`; False if it holds no more, for now or for good."""
         name = clean(file.path.name)
         try:
             with open(file.path, "rb") as stream:
-                size = os.fstat(stream.fileno()).st_size
+                stat = os.fstat(stream.fileno())
+                size = stat.st_size
+                if file.replaced or file.inode not in (0, stat.st_ino):
+                    file.replaced, file.inode = False, stat.st_ino
+                    if fmt.version_of(stream.read(fmt.FILE_HEADER.size)) == fmt.SUMMARY:
+                        file.offset = file.unpacked = 0  # what of it has been read is known by number
+                    elif size < file.offset:
+                        self._shorter(file)
+                        return False
                 stream.seek(file.offset)
                 data = stream.read(min(limit, size - file.offset))
                 if file.offset == 0:
@@ -185,8 +204,8 @@ class RunReader:
         start = file.offset
         try:
             for block in fmt.split_blocks(memoryview(data), start):
+                self._take(file, name, block, out)
                 file.offset = block.end
-                self._take(name, block, out)
         except fmt.BadBlock as error:
             file.dead = True
             self._problem(f"{name}: {error}; the rest of this segment is left out")
@@ -199,9 +218,23 @@ class RunReader:
                 self._problem(f"{name} ends inside a block; the next segment goes on")
         return False
 
-    def _take(self, name: str, block: fmt.Block, out: _Blocks) -> None:
+    def _take(self, file: _File, name: str, block: fmt.Block, out: _Blocks) -> None:
+        skip = 0
+        taken = file.taken.get(block.kind & 127, 0)
+        if fmt.is_packed(block.kind):
+            block, first, stood = fmt.unpacked(block)
+            file.unpacked += len(block.payload)
+            if file.unpacked > fmt.MAX_PAYLOAD:
+                raise fmt.BadBlock("it unpacks to more than any segment holds")
+            skip = max(0, taken - first)
+            if skip >= stood or (skip and block.rows != stood):
+                return  # read before it was thinned (or some of it, and the rest is detail)
+            file.taken[block.kind] = first + stood
+        else:
+            file.taken[block.kind] = taken + block.rows
         if block.kind == RowKind.RECORDS:
             records, problems = fmt.decode_records(block.payload)
+            records = records[skip:]
             for problem in problems:
                 self._problem(f"{name}: {problem}")
             if records:
@@ -211,7 +244,9 @@ class RunReader:
         elif block.width == 0:
             self._problem(f"{name}: a block of {RowKind(block.kind).name} rows without a row width is left out")
         elif block.rows:
-            out.append((RowKind(block.kind), fmt.fit_rows(block.kind, block.width, block.payload)))
+            payload = block.payload[skip * block.width :]
+            if payload:
+                out.append((RowKind(block.kind), fmt.fit_rows(block.kind, block.width, payload)))
 
 
 def check_run(run_dir: Path) -> None:
@@ -267,6 +302,6 @@ def _header_problem(data: bytes) -> str | None:
     if len(data) < fmt.FILE_HEADER.size:
         return ""
     _, version, _, _ = fmt.FILE_HEADER.unpack_from(data)
-    if version > fmt.VERSION:
-        return f"was written by a newer ddpviz (trace version {version}, this one reads {fmt.VERSION}) and is left out"
+    if version > fmt.NEWEST:
+        return f"was written by a newer ddpviz (trace version {version}, this one reads {fmt.NEWEST}) and is left out"
     return None

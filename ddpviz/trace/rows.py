@@ -195,6 +195,17 @@ COLUMNS: dict[RowKind, tuple[tuple[str, str], ...]] = {
 _STRUCT = {"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "i4": "i", "i8": "q", "f4": "f", "f8": "d"}
 
 
+def column_at(kind: RowKind, name: str) -> tuple[int, int]:
+    """Where a column lies in a row: offset and size in bytes."""
+    offset = 0
+    for column, code in COLUMNS[kind]:
+        size = int(code[1])
+        if column == name:
+            return offset, size
+        offset += size
+    raise KeyError(name)
+
+
 def struct_format(kind: RowKind) -> str:
     """The `struct` format of one row of this kind: little-endian, packed, no padding."""
     return "<" + "".join(_STRUCT[code] for _, code in COLUMNS[kind])

@@ -20,6 +20,7 @@ from typing import Any
 from ddpviz.trace.reader import SCHEMA, RunError, check_run, read_info
 from ddpviz.trace.text import clean
 
+MAX_SIZE = 4 << 30  # bytes of a run's traces, before old detail is thinned
 _ROOM = 4096  # run.json grows by whole blocks, padded with spaces
 
 
@@ -41,6 +42,16 @@ def runs_base() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("ddpviz") / "runs"
+
+
+def max_size(text: str) -> int | None:
+    """Bytes that a run's traces may take, from `500M`, `2G` or a number; None for `none`. Raises ValueError."""
+    words = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", text.strip().lower())
+    if text.strip().lower() == "none":
+        return None
+    if words is None:
+        raise ValueError(f"{text!r} is no size such as 500M or 4G, nor none")
+    return int(float(words[1]) * 1024 ** (" kmgt".index(words[2] or " ")))
 
 
 def new_id(title: str, now: float | None = None) -> str:

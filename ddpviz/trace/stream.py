@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ddpviz.trace.format import FILE_HEADER, SUMMARY, version_of
 from ddpviz.trace.reader import RunError, check_run, read_info
 from ddpviz.trace.rundir import live_status
 
@@ -35,7 +36,7 @@ def send(run_dir: Path, out: BinaryIO, *, follow: bool = False, pause: Callable[
     """Write the run to `out`, all of it; with `follow` go on until the run has ended. Raises RunError, OSError."""
     check_run(run_dir)
     out.write(_OPENING.pack(MAGIC, VERSION, 0))
-    offsets: dict[str, int] = {}
+    sent: dict[str, tuple[int, int]] = {}  # by name, the file's inode and how much of it is sent
     last_info = b""
     while True:
         running = follow and _runs(run_dir)
@@ -47,7 +48,7 @@ def send(run_dir: Path, out: BinaryIO, *, follow: bool = False, pause: Callable[
             _frame(out, _REPLACE, "run.json", 0, info)
             last_info = info
         for name in _members(run_dir):
-            offsets[name] = _send_new(run_dir / name, name, offsets.get(name, 0), out)
+            sent[name] = _send_new(run_dir / name, name, *sent.get(name, (0, 0)), out)
         out.flush()
         if not running:
             break
@@ -160,16 +161,22 @@ def _members(run_dir: Path) -> list[str]:
     return [name for name in names if _MEMBER.fullmatch(name)]
 
 
-def _send_new(path: Path, name: str, offset: int, out: BinaryIO) -> int:
+def _send_new(path: Path, name: str, inode: int, offset: int, out: BinaryIO) -> tuple[int, int]:
     try:
         with path.open("rb") as stream:
+            known, inode = inode, os.fstat(stream.fileno()).st_ino
+            if known not in (0, inode) and version_of(stream.read(FILE_HEADER.size)) == SUMMARY:
+                stream.seek(0)
+                data = stream.read(_MAX_PAYLOAD)
+                _frame(out, _REPLACE, name, 0, data)  # the receiver's reader goes on in it where it was
+                offset = len(data)
             stream.seek(offset)
             while data := stream.read(_CHUNK):
                 _frame(out, _AT, name, offset, data)
                 offset += len(data)
     except FileNotFoundError:
         pass
-    return offset
+    return inode, offset
 
 
 def _runs(run_dir: Path) -> bool:

@@ -9,25 +9,64 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from ddpviz.trace import format as fmt
 from ddpviz.trace.records import Record, RowKind
+from ddpviz.trace.thin import thin
 
 _BLOCK_BYTES = 1 << 20  # larger batches are split: a reader that follows live gets whole blocks soon
+_LEAST_SEGMENT = 256 << 10
 
 
 class TraceFile:
-    """Files `<folder>/<stem>.<segment:04d>.ddpv`, mode 0600. Nothing is created before the first block."""
+    """Files `<folder>/<stem>.<segment:04d>.ddpv`, mode 0600. Nothing is created before the first block.
 
-    def __init__(self, folder: Path, stem: str, *, segment_bytes: int = 8 << 20) -> None:
+    Where `limit` is set, `thin_some` makes old segments small once all of them together are larger than that.
+    """
+
+    def __init__(self, folder: Path, stem: str, *, segment_bytes: int = 8 << 20, limit: int | None = None) -> None:
         self._folder = folder
         self._stem = stem
         self._segment_bytes = segment_bytes
         self._segment = -1
         self._fd = -1
         self._size = 0
+        self._limit: int | None = None
+        self._path: Path | None = None  # of the segment that is being written
+        self._closed: deque[tuple[Path, int]] = deque()  # segments that can still be thinned, and their sizes
+        self._kept = 0  # bytes in segments that are closed or thinned
+        self._thinning: Generator[None, None, int] | None = None
+        self.limit = limit
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that all segments may take before old ones are thinned; None: any number."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int | None) -> None:
+        self._limit = limit
+        if limit is not None:  # several segments within it, so that the newest ones stay whole
+            self._segment_bytes = min(self._segment_bytes, max(_LEAST_SEGMENT, limit // 8))
+
+    def thin_some(self) -> None:
+        """A few milliseconds of work at most. A segment that cannot be thinned stays as it is."""
+        if self._thinning is None:
+            if self._limit is None or self._kept + self._size <= self._limit or not self._closed:
+                return
+            self._thinning = thin(self._closed[0][0])
+        try:
+            next(self._thinning)
+            return
+        except StopIteration as done:
+            self._kept += done.value - self._closed[0][1]
+        except (OSError, fmt.BadBlock):
+            pass
+        self._thinning = None
+        self._closed.popleft()
 
     def records(self, batch: Sequence[Record]) -> None:
         """Append records. Raises OSError: then none of the batch was written, or a part of it if it was huge."""
@@ -60,6 +99,9 @@ class TraceFile:
     def _append(self, data: bytes) -> None:
         if self._fd >= 0 and self._size + len(data) > self._segment_bytes:
             self.close()
+            if self._path is not None:
+                self._closed.append((self._path, self._size))
+                self._kept += self._size
         if self._fd < 0:
             self._open()
         elif os.fstat(self._fd).st_nlink == 0:
@@ -91,7 +133,7 @@ class TraceFile:
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise
-        self._stem = stem
+        self._stem, self._path = stem, path
         self._segment += 1
 
     def _write(self, data: bytes) -> None:

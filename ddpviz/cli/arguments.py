@@ -233,9 +233,10 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     export.option("--to", choices=formats, required=True, metavar="FORMAT", help=", ".join(formats))
     export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for tables also a folder/")
 
-    compare = verb("compare", commands.compare, "say how two runs differ", _COMPARE, "RUN RUN", _READ_CODES)
+    compare = verb("compare", commands.compare, "say how two runs differ", _COMPARE, "[--screen] RUN RUN", _READ_CODES)
     compare.add_argument("first", metavar="RUN", help=_RUN_NAME)
     compare.add_argument("second", metavar="RUN", help="another one")
+    compare.option("--screen", action="store_true", help="both on the screen, with the sentences below them")
 
     cat = verb("cat", commands.cat, "write a run to stdout as one stream", _CAT, "RUN [--follow]", _READ_CODES)
     cat.add_argument("run", metavar="RUN", help=_RUN_NAME)
@@ -271,7 +272,7 @@ def _measure(parser: Parser, budget: float | None, shown: str) -> None:
 def _where(parser: Parser, *, screen: bool = True) -> None:
     parser.option("--run-dir", type=Path, metavar="DIR", help="the run's folder, new or empty (default: a new one)")
     limit = "beyond it, old norms and times are thinned: 500M, 4G, none (default: 4G; steps and findings always stay)"
-    parser.option("--max-size", type=_size, default="", metavar="SIZE", help=limit)
+    parser.option("--max-size", type=_size, metavar="SIZE", help=limit)
     if screen:
         parser.option("--no-ui", action="store_true", help="plain lines instead of the dashboard")
         parser.option("--no-motion", action="store_true", help="no animation in the dashboard")

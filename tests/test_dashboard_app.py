@@ -284,12 +284,12 @@ def test_the_next_module(runs: dict[str, Path]) -> None:
 
 
 def test_keys_of_the_users_own_work_and_are_what_the_help_says(runs: dict[str, Path]) -> None:
-    keys = {"step": "l", "step-back": ["h", "ctrl+l"], "window": "left", "paus": "x", "choose": "n"}
+    keys = {"step": "y", "step-back": ["u", "ctrl+l"], "window": "left", "paus": "x", "choose": "n"}
 
     async def act(app: Dashboard, pilot: Pilot[int]) -> None:
         assert "there is no action 'paus'; pause?" in screen(app)
         main = main_of(app)
-        await pilot.press("h", "h", "l", "ctrl+l")
+        await pilot.press("u", "u", "y", "ctrl+l")
         assert main.cursor.index == 13
         await pilot.press("right", "full_stop")  # nobody's any more
         assert main.cursor.index == 13
@@ -297,11 +297,11 @@ def test_keys_of_the_users_own_work_and_are_what_the_help_says(runs: dict[str, P
         assert main.cursor.index == 15
         app.clear_notifications()
         await pilot.pause(0.2)
-        assert " h l step " in screen(app)
+        assert " u y step " in screen(app)
         await pilot.press("question_mark")
         await pilot.pause(0.2)
         told = str(app.screen.query_one("Static").render())
-        assert re.search(r"^ +h +The micro-step", told, re.MULTILINE)
+        assert re.search(r"^ +u +The micro-step", told, re.MULTILINE)
         assert re.search(r"^ +← +The next window", told, re.MULTILINE)
 
     with_app(runs["right"], act, settings=Settings(keys=keys), notices=True)

@@ -72,7 +72,7 @@ class Tabs(_Bar):
 
     def _draw(self, width: int) -> tuple[list[Piece], list[tuple[int, int, str]]]:
         ink = roles(self.app)
-        for short in (False, True):
+        for gap, short in ((" ", False), ("", False), (" ", True), ("", True)):
             pieces: list[Piece] = [(" ", ink["dim"])]
             spots: list[tuple[int, int, str]] = []
             at = 1
@@ -85,7 +85,7 @@ class Tabs(_Bar):
                     mine = [(f" {number} {name}{badge} ", ink["local"] + Style(bold=True, reverse=True))]
                 else:
                     mine = [(f" {number}", ink["local"]), (f" {name}", ink["text"])]
-                    mine += [(badge, ink[self._badge_role] + Style(bold=True)), (" ", ink["dim"])]
+                    mine += [(badge, ink[self._badge_role] + Style(bold=True)), (gap, ink["dim"])]
                 length = sum(cell_len(text) for text, _ in mine)
                 spots.append((at, at + length, view))
                 at += length

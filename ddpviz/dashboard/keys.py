@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-VIEWS = ("overview", "norms", "backward", "layers", "findings", "output", "job")
+VIEWS = ("overview", "norms", "backward", "layers", "findings", "output", "job", "source")
 
 
 class Key(NamedTuple):

@@ -53,6 +53,7 @@ WHERE = {
     "findings": ("ddpviz.dashboard.views.findings", "FindingsView"),
     "output": ("ddpviz.dashboard.views.output", "OutputView"),
     "job": ("ddpviz.dashboard.views.job", "JobView"),
+    "source": ("ddpviz.dashboard.views.script", "SourceView"),
 }
 
 

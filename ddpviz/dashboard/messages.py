@@ -16,7 +16,7 @@ class GoTo(Message):
 
 
 class Open(Message):
-    """Open a view by its name: "overview", "norms", "backward", "layers", "findings", "output", "job"."""
+    """Open a view by its name: "overview", "norms", "backward", "layers", "findings", "output", "job", "source"."""
 
     def __init__(self, view: str) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class Open(Message):
 
 
 class Chosen(Message):
-    """The demo picker's answer: the name of the demo to start."""
+    """The demo picker's answer: the name of the demo to start; with `beside` its variant too, one above the other."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, beside: bool = False) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.beside = name, beside

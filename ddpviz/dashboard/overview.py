@@ -10,13 +10,14 @@ from typing import NamedTuple, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
 
 from ddpviz.dashboard.brief import clipped, findings_text, height_of, story_text, title_of_findings
 from ddpviz.dashboard.feed import Snapshot
 from ddpviz.dashboard.levels_view import LevelsView
+from ddpviz.dashboard.panel import Panel
 from ddpviz.dashboard.situation import Situation, State
 from ddpviz.dashboard.starting import starting_text
 from ddpviz.dashboard.state import Cursor, module_of
@@ -69,27 +70,6 @@ def plan(width: int, height: int, ranks: int, trouble: bool = False, wanted: int
     if wide and left - sync > 30 and ranks <= 4:
         sync = 4 * ranks + 7
     return Plan(wide, sync, left - sync, story)
-
-
-class Panel(Vertical):
-    """A titled frame."""
-
-    DEFAULT_CSS = """
-    Panel {
-        border: round $border;
-        border-title-color: $strong;
-        border-title-style: bold;
-        border-subtitle-color: $dim;
-        padding: 0 1;
-        background: $background;
-    }
-    Panel.-wrong { border: round $wrong; border-title-color: $wrong; }
-    Panel.-waiting { border: round $waiting; border-title-color: $waiting; }
-    """
-
-    def __init__(self, title: str, *children: Widget, id: str) -> None:
-        super().__init__(*children, id=id)
-        self.border_title = title
 
 
 def _title(panel: Panel, title: str) -> None:

@@ -1,6 +1,6 @@
 """What is kept between sessions, in one small file in the config dir that a person may edit. A fault in it is said.
 
-    {"theme": "ddpviz-light", "speed": 1, "motion": true, "language": "ru", "keys": {"pause": "p", "step": ["l", "n"]}}
+    {"theme": "ddpviz-light", "speed": 1, "motion": true, "language": "ru", "keys": {"step": ["x", "k"]}}
 
 What this version does not know is left as it is, and a file that cannot be read is never written over.
 """

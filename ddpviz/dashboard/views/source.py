@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from urllib.parse import quote
 from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Keyword, Operator
 
+LONGEST_FILE = 20_000  # lines of a file
 LONGEST = 400  # characters of a line; what is longer is no source to read
 
 
@@ -42,6 +43,29 @@ def excerpt(file: str, line: int, code: str = "", around: int = 3) -> Excerpt:
         return Excerpt(line, recorded, f"The file has changed since the run: it has no line {line} any more.")
     if code and lines[at].strip() != code.strip():
         return Excerpt(line, recorded, f"The file has changed since the run: line {line} reads otherwise now.")
+    return Excerpt(first, lines)
+
+
+def whole(file: str, known: dict[int, str]) -> Excerpt:
+    """The whole file, if every line of `known` (as the run saw them) still stands in its place; else those lines alone.
+
+    A trace may come from a stranger: of a file that the run has recorded nothing of, nothing is shown.
+    """
+    alone = Excerpt(0, (), "")
+    if not known:
+        return Excerpt(problem="The run recorded no line of this file.")
+    try:
+        if not Path(file).is_file():
+            raise FileNotFoundError
+        first, lines = _lines(file, 1, LONGEST_FILE, Path(file).stat().st_mtime_ns)
+    except FileNotFoundError:
+        return replace(alone, problem="The script is not on this machine; these are the lines that the run recorded.")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        return replace(alone, problem=f"The script cannot be read here ({reason}); these are the recorded lines.")
+    for line, code in known.items():
+        if line > len(lines) or not lines[line - 1].strip().startswith(code.strip()):
+            return replace(alone, problem="The script has changed since the run; these lines are as the run saw them.")
     return Excerpt(first, lines)
 
 

@@ -34,12 +34,16 @@ def demo(options: argparse.Namespace) -> int:
         return _show(_demo_job(options, demo_script(options.name).path, _on_screen(options)), options)
     from ddpviz.dashboard import run_app
     from ddpviz.dashboard.state import Demo
+    from ddpviz.lessons import lesson
 
-    choices = [
-        Demo(demo.name, demo.summary, partial(_demo_job, options, demo.path, True), demo.path, group)
-        for group, demos in _grouped()
-        for demo in demos
-    ]
+    choices = []
+    for group, demos in _grouped():
+        for demo in demos:
+            one = lesson(demo.name)
+            other = partial(_demo_job, options, demo.path, False, one.other) if one is not None and one.other else None
+            label = one.other_label if one is not None else ""
+            start = partial(_demo_job, options, demo.path, True)
+            choices.append(Demo(demo.name, demo.summary, start, demo.path, group, other, label))
     return run_app(None, None, demos=choices, motion=not options.no_motion)
 
 
@@ -139,6 +143,12 @@ def compare(options: argparse.Namespace) -> int:
     from ddpviz.trace.rundir import find_run
 
     first, second = find_run(options.first), find_run(options.second)
+    if options.screen:
+        if not _terminal():
+            return complain("compare --screen needs a terminal; without --screen it prints the sentences")
+        from ddpviz.dashboard import run_app
+
+        return run_app(None, None, beside=(first, second))
     from ddpviz.headless import compare_runs
 
     return compare_runs(first, second)
@@ -248,7 +258,7 @@ def _show(job: Job, options: argparse.Namespace) -> int:
     return run_plain(job)
 
 
-def _demo_job(options: argparse.Namespace, script: Path, orders: bool = False) -> Job:
+def _demo_job(options: argparse.Namespace, script: Path, orders: bool = False, further: tuple[str, ...] = ()) -> Job:
     """The job of a demo; with `orders` it takes live ones, for what its lesson exposes."""
     from ddpviz.launch import Job
     from ddpviz.lessons import lesson
@@ -256,7 +266,7 @@ def _demo_job(options: argparse.Namespace, script: Path, orders: bool = False) -
     name = script.stem.replace("_", "-")
     one = lesson(name)
     names = tuple(knob.name for knob in one.knobs if knob.live) if one is not None else ()
-    spec = _spec(options, script=script, args=tuple(options.job), budget=None, title=name, lesson=name)
+    spec = _spec(options, script=script, args=(*options.job, *further), budget=None, title=name, lesson=name)
     return Job(replace(spec, control=names if orders else None))
 
 

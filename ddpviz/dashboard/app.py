@@ -29,10 +29,12 @@ from ddpviz.dashboard.state import Cursor, Demo
 from ddpviz.dashboard.themes import THEMES, defaults
 
 if TYPE_CHECKING:
-    from ddpviz.launch import Job
+    from ddpviz.launch import Job, JobSpec
+    from ddpviz.launch.control import Controller
 
 INTERRUPTED = 130
 UNREADABLE = 5
+ORDERS_EVERY = 1 / 30  # seconds between two looks at what the ranks answer to live orders
 
 
 class Dashboard(App[int]):
@@ -61,6 +63,9 @@ class Dashboard(App[int]):
         self.keymap, problems = remapped(self.settings.keys)
         self._problems = tuple(problems)
         self.feed: Feed | None = None
+        self.pair: list[Feed] = []  # of two runs that are compared
+        self.beside: tuple[Path, Path] | None = None  # two recordings to compare
+        self.controller: Controller | None = None  # of a job that takes live orders
         self.ended_by_user = False
         for theme in THEMES:
             self.register_theme(theme)
@@ -77,8 +82,11 @@ class Dashboard(App[int]):
 
     def on_mount(self) -> None:
         self._obey_signals()
+        self.set_interval(ORDERS_EVERY, self._give_orders)
         self.set_keymap(self.keymap)
-        if self.run_dir is not None:
+        if self.beside is not None:
+            self.watch_both(self.beside, (self.beside[0].name, self.beside[1].name))
+        elif self.run_dir is not None:
             self.watch_run(self.run_dir, self.job)
         elif self.demos:
             from ddpviz.dashboard.views.picker import DemoPicker
@@ -88,6 +96,11 @@ class Dashboard(App[int]):
     def watch_run(self, run_dir: Path, job: Job | None) -> None:
         """Start to follow a run, and show it."""
         self.run_dir, self.job = run_dir, job
+        self.controller = None
+        if job is not None and job.spec.control is not None and job.ranks is not None:
+            from ddpviz.launch.control import Controller
+
+            self.controller = Controller(run_dir, job.ranks)
         self.feed = Feed(run_dir, job)
         self.feed.start()
         screen = Main(self.feed, Cursor(speed=self.settings.speed), motion=self.motion)
@@ -96,6 +109,42 @@ class Dashboard(App[int]):
         else:
             self.push_screen(screen)
 
+    def watch_both(self, runs: Sequence[Path | Job], names: tuple[str, str]) -> None:
+        """Two runs one above the other; jobs among them are started, and end with the app."""
+        from ddpviz.dashboard.compare import Compare, feeds_of
+
+        self.pair = feeds_of(runs)
+        for feed in self.pair:
+            feed.start()
+        screen = Compare(self.pair, names)
+        if len(self.screen_stack) > 1:
+            self.switch_screen(screen)
+        else:
+            self.push_screen(screen)
+
+    def start_again(self, spec: JobSpec) -> None:
+        """End the job and start it anew, as a run of its own, with what it cannot change while it runs."""
+        self.notify("the job is started again", timeout=3)
+        self.run_worker(self._again(spec), exclusive=True)
+
+    async def _again(self, spec: JobSpec) -> None:
+        from ddpviz.launch import Job, JobError
+
+        await asyncio.to_thread(self.close_job)
+        try:
+            job = Job(spec)
+        except JobError as error:
+            self.notify(str(error), severity="error", timeout=8)
+            return
+        self.watch_run(job.run_dir, job)
+        self.notify(f"started again: {' '.join(job.spec.args) or 'the same options'}, {job.ranks} ranks", timeout=6)
+
+    def _give_orders(self) -> None:
+        if self.controller is not None:
+            if self.job is not None and self.job.poll() is not None:
+                self.controller.close()
+            self.controller.tick()
+
     def on_chosen(self, message: Chosen) -> None:
         """The picker's answer: make the job and watch it."""
         from ddpviz.launch import JobError
@@ -103,6 +152,9 @@ class Dashboard(App[int]):
         message.stop()
         demo = next(demo for demo in self.demos if demo.name == message.name)
         try:
+            if message.beside and demo.other is not None:
+                self.watch_both([demo.job(), demo.other()], (demo.name, f"{demo.name}, {demo.other_label}"))
+                return
             job = demo.job()
         except JobError as error:
             self.notify(str(error), severity="error", timeout=8)
@@ -124,7 +176,8 @@ class Dashboard(App[int]):
 
     def leave(self) -> None:
         """Quit. If a job of ours still runs, that ended it."""
-        running = self.job is not None and self.job.poll() is None
+        jobs = [self.job, *(feed.job for feed in self.pair)]
+        running = any(job is not None and job.poll() is None for job in jobs)
         self.ended_by_user = running
         self.exit(INTERRUPTED if running else 0)
 
@@ -190,6 +243,11 @@ class Dashboard(App[int]):
         """Stop following, end the job's whole process tree if it still runs, and return its exit code."""
         if self.feed is not None:
             self.feed.stop()
+        for feed in self.pair:
+            feed.stop()
+            if feed.job is not None:
+                feed.job.stop()
+                feed.job.finish()
         if self.job is None:
             return None
         if self.job.poll() is None:

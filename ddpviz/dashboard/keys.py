@@ -66,6 +66,8 @@ KEYS = (
     Key("minus", "zoom(-1)", "-", "zoom", "Zoom out: a cell covers more micro-steps.", "Timeline", 6, "+ -"),
     Key("up", "rank(-1)", "↑", "", "The rank above.", "Timeline"),
     Key("down", "rank(1)", "↓", "", "The rank below.", "Timeline"),
+    Key("p", "hold_job", "p", "", "Hold the job itself where no rank is in a collective, or let it go on.", "Demos"),
+    Key("j", "control", "j", "", "The control panel: step and pace the job, change what its lesson exposes.", "Demos"),
     Key("l", "lesson", "l", "", "The lesson of this demo: what to look at, and what was seen so far.", "Demos"),
     Key("question_mark,f1", "help", "?", "help", "This help.", "Everything else", -2),
     Key("a", "motion", "a", "", "Motion of Levels on or off.", "Everything else"),

@@ -19,6 +19,7 @@ from textual.widgets import Static
 from ddpviz.dashboard import playback as play
 from ddpviz.dashboard.bars import Footer, Tabs, footer_keys
 from ddpviz.dashboard.brief import badge
+from ddpviz.dashboard.control import ControlPanel, note as control_note
 from ddpviz.dashboard.feed import Feed, Snapshot
 from ddpviz.dashboard.header import Header
 from ddpviz.dashboard.keymap import apply, bound
@@ -34,6 +35,7 @@ from ddpviz.timeline.model import Timeline
 
 if TYPE_CHECKING:
     from ddpviz.dashboard.app import Dashboard
+    from ddpviz.launch.control import Controller
 
 FRAME = 1 / 20  # seconds between two looks for something new
 SMALLEST = (60, 16)
@@ -132,10 +134,11 @@ class Main(Screen[None]):
             return
         present = self.feed.present()
         second = present // 1_000_000_000 if snap.running else 0
-        key = (snap.serial, self.cursor, self.view, second)
+        held = control_note(self.dashboard.controller)
+        key = (snap.serial, self.cursor, self.view, held, second)
         if key == self._drawn:
             return
-        ticked_only = isinstance(self._drawn, tuple) and self._drawn[:3] == key[:3]
+        ticked_only = isinstance(self._drawn, tuple) and self._drawn[:4] == key[:4]
         self._drawn = key
         with self.feed.lock, self.app.batch_update():
             self._here = situation(snap.tl, present, snap.running, error=snap.error)
@@ -144,7 +147,7 @@ class Main(Screen[None]):
             if ticked_only and self._here.state is State.RUNNING:
                 return
             self.query_one(Tabs).show(self.view, *badge(snap.findings))
-            self.query_one(Footer).show(self._footer_keys(), self._note(speed))
+            self.query_one(Footer).show(self._footer_keys(), "  ".join(filter(None, (held, self._note(speed)))))
             if self.has_class("-small"):
                 return
             view = self._views.get(self.view)
@@ -340,6 +343,25 @@ class Main(Screen[None]):
             ranks = module.ranks
             here = ranks.index(self.cursor.rank) if self.cursor.rank in ranks else -1 if by > 0 else len(ranks)
             self._move(replace(self.cursor, rank=ranks[min(max(here + by, 0), len(ranks) - 1)]))
+
+    def action_hold_job(self) -> None:
+        control = self._controller()
+        if control is not None:
+            (control.go_on if control.paused else control.pause)()
+
+    def action_control(self) -> None:
+        control, job = self._controller(), self.dashboard.job
+        if control is not None and job is not None:
+            self.app.push_screen(ControlPanel(control, job.spec, control.ranks))
+
+    def _controller(self) -> Controller | None:
+        """What gives orders to the job; says so if it takes none."""
+        control = self.dashboard.controller
+        if control is None or control.standing().over:
+            none = "this job takes no orders: demos do, and run --control"
+            self.notify("the job is over" if control is not None else none, timeout=3)
+            return None
+        return control
 
     def action_lesson(self) -> None:
         one = lesson_of(self._snap.tl) if self._snap is not None else None

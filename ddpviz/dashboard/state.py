@@ -43,6 +43,8 @@ class Demo:
     job: Callable[[], Job]  # makes the job, not yet started
     source: Path | None = None  # its script, shown beside the list
     group: str = ""  # the heading that it stands under
+    other: Callable[[], Job] | None = None  # makes the job of the variant to compare it with
+    other_label: str = ""  # what is different in that
 
 
 def module_of(tl: Timeline, cursor: Cursor) -> Module | None:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ddpviz.launch import outcome
+from ddpviz.launch import control, outcome
 from ddpviz.launch.backend import Backend, choose, cuda_devices, default_ranks
 from ddpviz.launch.environment import job_environment
 from ddpviz.launch.spec import JobError, JobSpec, find_command, validate
@@ -26,6 +26,7 @@ from ddpviz.trace.reader import RunError, read_info
 from ddpviz.trace.rundir import create_run, live_status, update_run
 
 _HERE = Path(__file__).resolve().parent
+_CRASHES = (4, 6, 7, 8, 11)  # signals of native code that failed: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV
 
 
 class Job:
@@ -81,6 +82,8 @@ class Job:
             hide = self.backend.hide_cuda
             env = job_environment(os.environ, self.spec, self.run_dir, self._mark, ranks=self.ranks, hide_cuda=hide)
             try:
+                if self.spec.control is not None:
+                    control.prepare(self.run_dir)
                 log = os.open(self._main_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 try:
                     self._process = subprocess.Popen(
@@ -160,6 +163,10 @@ class Job:
             words=outcome.last_words(self.run_dir),
             world_size=self.ranks,
         )
+        for entry in verdict.ranks:  # a crash leaves no last word in the trace
+            log = self.logs.get(str(entry["rank"]))
+            if entry["signal"] in _CRASHES and log and (said := outcome.crash_words(outcome.tail(self.run_dir / log))):
+                entry["said"] = said
         self._update(
             status=verdict.status,
             exit_code=verdict.exit_code,
@@ -185,6 +192,7 @@ class Job:
         return {
             "title": _readable(spec.name),
             "lesson": spec.lesson,
+            "control": spec.control is not None,
             "command": [_readable(word) for word in spec.command or (str(spec.script), *spec.args)],
             "world_size": self.ranks,
             "backend": self.backend.name,

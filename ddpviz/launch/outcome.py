@@ -124,6 +124,12 @@ def tail(path: Path, size: int = 256 << 10) -> str:
         return ""
 
 
+def crash_words(log: str) -> str:
+    """What a process printed as it crashed: the error that C++ names, or nothing."""
+    lines = [line.strip() for line in log.splitlines() if "what():" in line]
+    return lines[-1][:1000] if lines else ""
+
+
 def _end(failure: int | None, word: Exit | None, all_well: bool) -> dict[str, Any]:
     if failure is not None:
         return {"exit_code": failure, "signal": None} if failure >= 0 else {"exit_code": None, "signal": -failure}

@@ -33,6 +33,27 @@ def members(pid: int | None, mark: str) -> list[psutil.Process]:
     return [process for process in found.values() if _lives(process)]
 
 
+_READING = 50e6  # bytes read that count as a second of work: slow disks and networks use little CPU
+
+
+def work(pid: int) -> dict[int, float]:
+    """CPU seconds so far of a process and its living descendants, by process id; reading counts too."""
+    found: dict[int, float] = {}
+    try:
+        first = psutil.Process(pid)
+        family = [first, *first.children(recursive=True)]
+    except psutil.Error:
+        return found
+    for process in family:
+        try:
+            times = process.cpu_times()
+            read = process.io_counters().read_chars if hasattr(process, "io_counters") else 0
+        except (psutil.Error, AttributeError):  # just gone, or another's
+            continue
+        found[process.pid] = times.user + times.system + read / _READING
+    return found
+
+
 def end(pid: int | None, mark: str, grace: float) -> bool:
     """Ask all members to end, wait up to `grace` seconds, then kill what is left. False if something survived that."""
     for process in members(pid, mark):

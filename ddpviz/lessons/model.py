@@ -17,6 +17,7 @@ class Knob:
     name: str  # as in the script's `args`: "batch_size" of --batch-size
     label: str
     values: tuple[str, ...]  # to choose from, as they stand on a command line
+    default: str  # the script's own
     live: bool = True  # the script reads it anew for every micro-step; else the job has to be started again
 
     @property

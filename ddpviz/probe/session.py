@@ -49,6 +49,7 @@ class Session:
         self.close: Callable[[r.Exit], None] | None = None  # of a run that no launcher looks after
         self.interception: Any = None  # dispatched.Interception, where that is the way of seeing
         self.comm_hooks: Any = None  # commhook.CommHooks, likewise
+        self.controlled: Any = None  # the gate of a job that takes live orders
         self.reset()
 
     def reset(self) -> None:

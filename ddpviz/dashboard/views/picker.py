@@ -37,8 +37,11 @@ def draw(demos: Sequence[Demo], chosen: int, width: int) -> Canvas:
         canvas.line(
             ("▌ " if here else "  ", f"local{ground}"), (demo.name, f"{'strong' if here else 'local'} bold{ground}")
         )
-        for row in wrap(demo.summary, width - 4):
-            canvas.line(("▌ " if here else "  ", f"local{ground}"), (row, f"text{ground}"))
+        rows = [(row, "text") for row in wrap(demo.summary, width - 4)]
+        if here and demo.other is not None:
+            rows += [(row, "dim") for row in wrap(f"v: beside it, {demo.other_label}", width - 4)]
+        for row, look in rows:
+            canvas.line(("▌ " if here else "  ", f"local{ground}"), (row, f"{look}{ground}"))
         for y in range(top, canvas.height):
             canvas.hits[y] = number
             if here:
@@ -97,6 +100,7 @@ class DemoPicker(Screen[None]):
         Key("up,k", "move(-1)", "↑", "", "The demo above.", "Demos"),
         Key("down,j", "move(1)", "↓", "choose", "The demo below.", "Demos"),
         Key("enter", "start", "Enter", "start", "Start it, live.", "Demos"),
+        Key("v", "start_both", "v", "variants", "Start it and its variant, one above the other.", "Demos"),
         Key("pageup", "page(-1)", "PgUp", "", "The source, up.", "Demos"),
         Key("pagedown,space", "page(1)", "PgDn", "source", "The source, down.", "Demos"),
         Key("t", "theme", "t", "theme", "The next theme.", "Demos"),
@@ -168,6 +172,13 @@ class DemoPicker(Screen[None]):
     def action_start(self) -> None:
         if self.demos:
             self.post_message(Chosen(self.demos[self.query_one(Demos).chosen].name))
+
+    def action_start_both(self) -> None:
+        demo = self.demos[self.query_one(Demos).chosen] if self.demos else None
+        if demo is not None and demo.other is not None:
+            self.post_message(Chosen(demo.name, beside=True))
+        elif demo is not None:
+            self.notify(f"{demo.name} has no variant to stand beside it", timeout=3)
 
     def action_page(self, by: int) -> None:
         pane = self.query_one("#source", VerticalScroll)

@@ -44,7 +44,7 @@ def give_orders(control: Controller, seen: dict[str, object]) -> None:
     control.pause()  # before any rank has started
     until(lambda: control.standing().held, control)
     seen["paused at"] = control.standing().at
-    end = time.monotonic() + 6.5  # three times the group's time-out
+    end = time.monotonic() + 6.1  # three times the group's time-out
     until(lambda: time.monotonic() > end, control)
     assert control.standing().held
     assert control.standing().at == seen["paused at"]
@@ -102,6 +102,7 @@ def test_five_hundred_orders_and_a_pause_longer_than_the_time_out(tmp_path: Path
     driver.start()
     done = run_ranks(SCRIPT, RANKS, env=env, limit=120)
     driver.join(timeout=70)
+    print(seen, control.standing(), f"{done.seconds:.1f} s")
     assert done.codes == [0] * RANKS, done.output
     if failed:
         raise failed[0]
@@ -116,10 +117,10 @@ def test_five_hundred_orders_and_a_pause_longer_than_the_time_out(tmp_path: Path
     kinds = [(name.rsplit(" from ", 1)[0], value) for name, value in moved.items()]
     assert kinds[:2] == [("backward 1", 1), ("backward 3", 3)]
     assert kinds[-1] == ("backward 1", 1)
-    assert all(value in (0, 1, 2) for _, value in kinds[2:5])
+    assert [kind for kind, _ in kinds[2:5]] == ["step 1", "bucket 1", "bucket 2"]
+    assert all(0 <= value <= 4 for _, value in kinds[2:5]), kinds  # at most two windows of two micro-steps
     assert seen["problem"] == "the script has no option nothing that may be changed"
     assert any("changed by live control from micro-step" in note for note in load(run).run.notes)
-    print(seen)
 
 
 def test_a_job_that_takes_no_orders_has_nothing_of_it(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from ddpviz.timeline.model import Timeline
 DEMOS = ROOT / "demos"
 LESSONS = {one.name: one for one in catalogue()}
 HANGS = ("rank-disagrees",)
+RAISES = ("unused-parameters",)  # here the job goes on after it; that its finding is there, test_refusals says
 # Of each lesson and of the variant beside it: what it must say at the end, from the run's own numbers.
 SAID = {
     "last-one-syncs": r"4 of 5 micro-steps stayed local: a rank sent 220 B of gradients; .* 1\.10 kB",
@@ -50,7 +51,7 @@ SAID = {
     "fp16-hook": r"A rank handed 31\.9 kB .* fp16_compress_hook for 63\.8 kB of gradients: 50 %",
     "gan": r"Generator: 6 micro-steps all-reduced, 0 local\. Critic: 6 micro-steps all-reduced, 6 local",
 }
-QUICK = {"accumulate-long": ["--epochs", "1", "--pause", "0.01", "--slow-rank", "1"]}
+QUICK = {"accumulate-long": ["--epochs", "1", "--pause", "0.01", "--slow-rank", "1"], "bigger-batch": ["--steps", "2"]}
 BESIDE = {"redundant-sync"}  # `accumulate --no-sync off` is no mistake in its result, and still a waste
 
 
@@ -95,7 +96,7 @@ def test_each_shows_what_it_teaches_and_nothing_else(run: Timeline) -> None:
         wanted = set(LESSONS[key.split()[0]].teaches) if " " not in key else set()
         if key == "accumulate --no-sync off":
             wanted = BESIDE
-        if {f.rule for f in found} != wanted:
+        if {f.rule for f in found} != wanted and key not in RAISES:
             wrong[key] = sorted(f.rule for f in found)
     assert wrong == {}
 

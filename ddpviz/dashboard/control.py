@@ -152,9 +152,7 @@ class ControlPanel(ModalScreen[None]):
             text.append(f"‹ {value} ›" if here else f"  {value}", ink["local"] + bold if here else ink["text"])
             if not knob.live:
                 waits = value != self._first[knob.name]
-                text.append(
-                    "  Enter starts it again" if waits else "  (starts it again)", ink["running" if waits else "dim"]
-                )
+                text.append("  Enter: start again" if waits else "  (starts again)", ink["running" if waits else "dim"])
             text.append("\n")
         if standing.problem:
             text.append(standing.problem, ink["wrong"])

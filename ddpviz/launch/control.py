@@ -25,8 +25,8 @@ class Standing:
     held: bool = False  # every rank
     at: int = 0  # micro-steps behind the fastest rank
     pending: str = ""  # what was ordered and is not in effect yet
-    since: int | None = None  # micro-step from which the newest order is in effect
-    last: str = ""  # what that order was
+    since: int | None = None  # micro-step from which the newest change of the script's options is in effect
+    last: str = ""  # what was changed
     problem: str = ""
     over: bool = False  # takes no more orders
 
@@ -129,7 +129,9 @@ class Controller:
             return True
         if not all(a.done for a in heard) or (self._now.settles and not all(a.held for a in heard)):
             return changed
-        self._since, self._last, self._paused = self._order.at, self._now.label, self._now.settles
+        self._paused = self._now.settles
+        if self._order.set:
+            self._since, self._last = self._order.at, self._now.label
         self._problem = next((a.problem for a in heard if a.problem), "")
         self._now = self._order = None
         return True

@@ -141,7 +141,7 @@ class Rank:
         )
         for g, ranks in enumerate(c.groups):
             if self.rank in ranks:
-                self.say(r.Group(id=g, name=str(g), ranks=list(ranks), backend="gloo", at=self.tick(1000)))
+                self.say(r.Group.of(g, str(g), ranks, "gloo", self.tick(1000)))
         mine = []
         for m, net in enumerate(c.nets):
             if self.rank not in (net.ranks or range(c.size)):

@@ -101,7 +101,19 @@ def run_part(tl: m.Timeline) -> Json:
         "sampling": sampling(tl),
         "redirected": run.redirected,
         "notes": list(run.notes),
+        "clocks": [clock_part(host, clock) for host, clock in sorted(tl.clocks.items())],
         "ranks": [rank_part(tl, rank) for rank in sorted({*range(run.world_size), *tl.ranks})],
+    }
+
+
+def clock_part(host: str, clock: m.HostClock) -> Json:
+    """How another host's clock was set, and by how much its times may be off."""
+    return {
+        "host": host,
+        "offset_ns": clock.offset_ns,
+        "drift_ppm": clock.drift * 1e6,
+        "error_ns": clock.error_ns,
+        "all_reduces": clock.shared,
     }
 
 

@@ -66,7 +66,7 @@ class GroupWatch:
         if ranks:
             self.told = True
             name, backend = torch_private.group_name(group), torch_private.group_backend(group)
-            session.emit(r.Group(self.id, name, ranks, backend, _now()))
+            session.emit(r.Group.of(self.id, name, ranks, backend, _now()))
 
 
 def begin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,10 @@ TIMES: dict[r.RowKind, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+# Nanoseconds to add to times: the same to all of them, or a function of them.
+Shift = int | Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+
+
 def decode(kind: r.RowKind, payload: bytes, shift: int) -> Rows:
     """A block as an array of its own, times shifted. A torn last row is left out."""
     dtype = DTYPES[kind]
@@ -37,14 +42,14 @@ def decode(kind: r.RowKind, payload: bytes, shift: int) -> Rows:
     return rows
 
 
-def shift_rows(kind: r.RowKind, rows: Rows, by: int) -> None:
+def shift_rows(kind: r.RowKind, rows: Rows, by: Shift) -> None:
     """Moves the times of rows of this kind, in place; 0 where it means "not measured" stays."""
     always, unless_zero = TIMES[kind]
     for name in always:
-        rows[name] += by
+        rows[name] += by if isinstance(by, int) else by(rows[name])
     for name in unless_zero:
         column = rows[name]
-        np.add(column, by, out=column, where=column != 0)
+        np.add(column, by if isinstance(by, int) else by(column), out=column, where=column != 0)
 
 
 class Column:

@@ -131,7 +131,7 @@ class Fold:
         number = 0
         while True:
             key = (process.job, process.attempt, number)
-            job = self._jobs.setdefault(key, _Job(key))
+            job = self._jobs.get(key) or self._jobs.setdefault(key, _Job(key))
             if rank not in job.holder:
                 break
             number += 1
@@ -152,6 +152,7 @@ class Fold:
         self._write_run(shown, latest=best is newest)
         for job in self._jobs.values():
             job.fold.judge()
+        shown.timeline.run.notes += _clocks(shown.timeline)
         self._shown = shown
         self._version += 1
         shown.timeline.version = self._version
@@ -171,6 +172,7 @@ class Fold:
             state = tl.ranks.get(entry.get("rank"))
             if state is not None:
                 state.exit_code, state.signal = entry.get("exit_code"), entry.get("signal")
+                state.said = str(entry.get("said") or "")
         run.notes = [*(info.get("notes") or []), *_said(fold, len(tl.ranks)), *self._others(fold)]
 
     def _others(self, shown: JobFold) -> list[str]:
@@ -191,6 +193,15 @@ class Fold:
                     f"the job was restarted: attempt {attempt} got less far ({size}); attempt {mine[1]} is shown"
                 )
         return lines
+
+
+def _clocks(tl: Timeline) -> list[str]:
+    """How far the times of other hosts can be trusted."""
+    return [
+        f"the clock of {host} is set by the ends of {clock.shared} shared all-reduces, to within"
+        f" {clock.error_ns / 1e3:.0f} microseconds"
+        for host, clock in sorted(tl.clocks.items())
+    ]
 
 
 def _said(fold: JobFold, ranks: int) -> list[str]:

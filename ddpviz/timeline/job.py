@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from ddpviz.timeline import align, modules as m
-from ddpviz.timeline.columns import Column, decode, shift_rows
+from ddpviz.timeline.columns import Column, Shift, decode, shift_rows
 from ddpviz.timeline.lanes import LaneFold
 from ddpviz.timeline.model import GroupState, Layout, Param, RankState, Rows, Site, Timeline
 from ddpviz.timeline.numbering import Numbering
@@ -39,7 +39,9 @@ class Source:
         self.name = name
         self.process: r.Process | None = None
         self.rank: int | None = None
+        self.introduced = False  # its Process record has been taken in
         self.shift = 0  # added to this process's monotonic times
+        self.clock: align.Clock | None = None  # ... and then this, once the hosts' clocks are compared
         self.groups: dict[int, int] = {}  # its id -> key in Timeline.groups
         self.modules: dict[int, m.ModuleFold] = {}
         self.waiting: list[tuple[r.RowKind, bytes]] = []  # rows of modules or groups not yet announced
@@ -61,6 +63,7 @@ class JobFold:
         self._numbering = Numbering(lambda k: self._modules[k].module.ranks)
         self.live = True  # the run is not over: ranks may still report
         self.notes: dict[str, set[int]] = {}
+        self._group_keys: dict[tuple[str, int | tuple[int, ...]], int] = {}
         self._plausible = Plausible()
         self._modules: list[m.ModuleFold] = []
         self._of_group: dict[tuple[int, int], int] = {}  # (rank, group key) -> modules seen so far
@@ -68,7 +71,8 @@ class JobFold:
         self._collectives: dict[tuple[int, int], Column] = {}
         self._touched_groups: set[tuple[int, int]] = set()
         self._hosts: dict[str, list[Source]] = {}
-        self._corrections: dict[str, int] = {}  # what alignment has added to a host's times
+        self._clocks: dict[str, align.Clock] = {}  # what alignment has done to a host's times
+        self._compared: dict[str, int] = {}  # ... from how many buckets
 
     @property
     def micro_steps(self) -> int:
@@ -88,6 +92,8 @@ class JobFold:
             return
         state = self.timeline.ranks.setdefault(rank, RankState(rank))
         record = align.later(record, source.shift)
+        if source.clock is not None:
+            record = align.later(record, source.clock.by)
         self._heard(state, getattr(record, "at", 0))
         take = _TAKE.get(type(record))
         if take is not None:
@@ -100,10 +106,13 @@ class JobFold:
     def _process(self, source: Source, state: RankState, record: r.Process) -> None:
         state.host, state.pid, state.attempt = record.host, record.pid, record.attempt
         state.debug = record.distributed_debug
-        if source in self._hosts.get(record.host, ()):
+        if source.introduced:
             return  # said again
-        source.shift += self._corrections.get(record.host, 0)
+        source.introduced = True
+        source.clock = self._clocks.get(record.host)
         state.started_ns = record.monotonic_ns + source.shift
+        if source.clock is not None:
+            state.started_ns = align.moved(state.started_ns, source.clock.by)
         self._heard(state, state.started_ns)
         self._hosts.setdefault(record.host, []).append(source)
         run = self.timeline.run
@@ -118,10 +127,15 @@ class JobFold:
         run.backend = run.backend or record.backend
 
     def _group(self, source: Source, state: RankState, record: r.Group) -> None:
-        key = group_key(record.name, record.ranks)
+        span = min(record.span, MOST_RANKS)
+        known = (record.name, span if span and not record.ranks else tuple(record.ranks))
+        key = self._group_keys.get(known)
+        if key is None:
+            ranks = tuple(record.ranks) or tuple(range(span))
+            key = self._group_keys[known] = group_key(record.name, ranks)
+            if key not in self.timeline.groups:
+                self.timeline.groups[key] = GroupState(key, record.name, ranks, record.backend)
         source.groups[record.id] = key
-        if key not in self.timeline.groups:
-            self.timeline.groups[key] = GroupState(key, record.name, tuple(record.ranks), record.backend)
         state.collectives.setdefault(key, 0)
         self._retry(source)
 
@@ -247,16 +261,18 @@ class JobFold:
         rank = source.rank
         if not len(rows) or rank is None:
             return
+        if source.clock is not None:
+            shift_rows(kind, rows, source.clock.by)
         state = self.timeline.ranks.setdefault(rank, RankState(rank))
         if kind is _COLLECTIVE:
-            for key, part in self._split(source, kind, rows, "group", source.groups):
+            for key, part in self._split(source, kind, rows, payload, "group", source.groups):
                 self._collective(state, key, part)
         else:
-            for fold, part in self._split(source, kind, rows, "module", source.modules):
+            for fold, part in self._split(source, kind, rows, payload, "module", source.modules):
                 self._lane(state, fold, kind, part)
 
     def _split(
-        self, source: Source, kind: r.RowKind, rows: Rows, column: str, known: dict[int, _Known]
+        self, source: Source, kind: r.RowKind, rows: Rows, payload: bytes, column: str, known: dict[int, _Known]
     ) -> Iterator[tuple[_Known, Rows]]:
         """The rows by module (or group), translated; those of one not announced yet wait for it."""
         ids = rows[column]
@@ -265,8 +281,8 @@ class JobFold:
             part = rows if alone else rows[ids == k]
             if k in known:
                 yield known[k], part
-            else:  # it will be decoded again: take the shift back
-                source.waiting.append((kind, decode(kind, part.tobytes(), -source.shift).tobytes()))
+            else:  # it will be decoded again
+                source.waiting.append((kind, decode(kind, payload, 0)[ids == k].tobytes()))
 
     def _retry(self, source: Source) -> None:
         waiting, source.waiting = source.waiting, []
@@ -334,7 +350,7 @@ class JobFold:
     def judge(self) -> None:
         """Brings every verdict up to date with what was taken in since the last call."""
         tl = self.timeline
-        if len(self._hosts) > len(self._corrections) + 1:
+        if len(self._hosts) > 1:
             self._align()
         for rank, key in self._touched_groups:
             tl.groups[key].collectives[rank] = self._collectives[rank, key].view
@@ -353,25 +369,34 @@ class JobFold:
             fold.settled()
 
     def _align(self) -> None:
-        """Sets other hosts' clocks by the all-reduces shared with the first rank's host, once there are enough."""
+        """Sets other hosts' clocks by the all-reduces shared with the first rank's host: each time there are twice as
+        many, from a number of buckets that is a power of two, so that how the blocks came makes no difference."""
         host_of = {source.rank: host for host, sources in self._hosts.items() for source in sources}
         reference = host_of[min(rank for rank in host_of if rank is not None)]
+        done: set[str] = set()
         for fold in self._modules:
             lanes: dict[str, LaneFold] = {}  # of each host's first rank
             for rank in sorted(fold.lanes):
                 lanes.setdefault(host_of[rank], fold.lanes[rank])
             if (mine := lanes.pop(reference, None)) is None:
                 continue
-            for host in lanes.keys() - self._corrections.keys():
-                by = align.offset(mine.buckets.view, lanes[host].buckets.view)
-                if by is not None:
-                    self._corrections[host] = by
-                    self._shift(host, by)
+            for host in lanes.keys() - done:
+                size = min(mine.buckets.size, lanes[host].buckets.size)
+                size = 1 << size.bit_length() - 1 if size else 0
+                if size <= self._compared.get(host, 0):
+                    continue
+                known = self._clocks.get(host, align.Clock())
+                found = align.fit(mine.buckets.view[:size], lanes[host].buckets.view[:size], known)
+                if found is not None:
+                    done.add(host)
+                    self._compared[host] = size
+                    self._clocks[host], self.timeline.clocks[host] = found
+                    self._shift(host, align.change(known, found[0]))
 
-    def _shift(self, host: str, by: int) -> None:
+    def _shift(self, host: str, by: Shift) -> None:
         tl = self.timeline
         for source in self._hosts[host]:
-            source.shift += by
+            source.clock = self._clocks[host]
             rank = source.rank or 0
             align.shift_state(tl.ranks[rank], by)
             if rank in tl.unmanaged:

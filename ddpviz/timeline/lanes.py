@@ -13,7 +13,7 @@ import numpy as np
 
 from ddpviz.timeline import verdicts
 from ddpviz.timeline.align import later
-from ddpviz.timeline.columns import DTYPES, Column, shift_rows
+from ddpviz.timeline.columns import DTYPES, Column, Shift, shift_rows
 from ddpviz.timeline.model import Lane, Rows
 from ddpviz.timeline.numbering import Cuts
 from ddpviz.trace import records as r
@@ -145,7 +145,7 @@ class LaneFold:
             np.add.at(self.failed.view, failed, 1)
             self.dirty_passes.add(int(failed.min()), int(failed.max()) + 1)
 
-    def shift(self, by: int) -> None:
+    def shift(self, by: Shift) -> None:
         """Moves all times: the host's clock is known better now."""
         kinds = (_PASS, self.passes), (_BUCKET, self.buckets), (_STEP, self.steps), (_STEP, self.skipped)
         for kind, column in (*kinds, (_CLEAR, self.clears)):

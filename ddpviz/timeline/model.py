@@ -125,6 +125,7 @@ class RankState:
     exit: r.Exit | None = None
     signal: int | None = None  # filled from run.json where the launcher knows it
     exit_code: int | None = None
+    said: str = ""  # what it printed as it crashed, where the launcher kept that
     refused: list[r.Refused] = field(default_factory=list)
     dropped: int = 0
     joined: dict[int, int] = field(default_factory=dict)  # module -> last pass before it shadows
@@ -278,6 +279,16 @@ class GroupState:
     collectives: dict[int, Rows] = field(default_factory=dict)  # rank -> COLLECTIVE rows (bucket all-reduces apart)
 
 
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """How another host's clock was set by the reference host's."""
+
+    offset_ns: int  # beside what the wall clocks say
+    drift: float  # ns that it is slow in a ns
+    error_ns: int  # by how much its times may be off
+    shared: int  # all-reduces whose ends were compared
+
+
 @dataclass(slots=True)
 class Timeline:
     """Everything known about a run. `version` grows with every change, so a viewer knows when to draw."""
@@ -293,6 +304,7 @@ class Timeline:
     optimizers: dict[tuple[int, int], r.Optimizer] = field(default_factory=dict)  # by (rank, optimizer)
     unmanaged: dict[int, list[r.Unmanaged]] = field(default_factory=dict)  # rank -> what the reducer does not manage
     learning: dict[int, list[r.Learning]] = field(default_factory=dict)  # rank -> learning-rate changes
+    clocks: dict[str, HostClock] = field(default_factory=dict)  # of each host but the reference, once it is known
     now_ns: int = 0  # newest time heard from any rank
     version: int = 0
 

@@ -45,7 +45,10 @@ class ModuleFold:
     def lane(self, rank: int, flagged: Column) -> LaneFold:
         if rank not in self.lanes:
             self.lanes[rank] = LaneFold(rank, len(self.module.ranks), flagged)
-            self.module.lanes = {k: self.lanes[k].lane for k in sorted(self.lanes)}
+            in_order = rank > next(reversed(self.module.lanes), -1)
+            self.module.lanes[rank] = self.lanes[rank].lane
+            if not in_order:
+                self.module.lanes = {k: self.lanes[k].lane for k in sorted(self.lanes)}
         return self.lanes[rank]
 
     def judge(self, ranks: dict[int, RankState], live: bool) -> None:

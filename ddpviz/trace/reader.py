@@ -86,6 +86,7 @@ class RunReader:
         self.run_dir = Path(run_dir)
         self.problems: list[str] = []
         self._files: dict[str, _File] = {}
+        self._turn = ""  # the process that was read last
         self._info: dict[str, Any] = {}
         self._info_stamp: tuple[int, int, int] | None = None
         check_run(self.run_dir)
@@ -103,9 +104,10 @@ class RunReader:
         return self._info
 
     def read(self, limit_bytes: int | None = None) -> list[Batch]:
-        """All whole blocks written since the last call, or about `limit_bytes` of them (one block a process at least).
+        """All whole blocks written since the last call, or about `limit_bytes` of them (at least one block).
 
-        Blocks of one process keep their order, over segments too. An empty list means nothing new.
+        Blocks of one process keep their order, over segments too; with a limit the processes take turns. An empty list
+        means nothing new.
         """
         found: dict[str, _Blocks] = defaultdict(list)
         queues = self._list()
@@ -113,6 +115,9 @@ class RunReader:
         while queues and (left is None or left > 0):
             share = _CHUNK if left is None else min(_CHUNK, max(64 << 10, left // len(queues)))
             for stem, queue in list(queues.items()):
+                if left is not None and left <= 0:
+                    break
+                self._turn = stem
                 file = queue[0]
                 before = file.offset
                 if not self._read_some(file, share, found[stem]):
@@ -163,7 +168,8 @@ class RunReader:
                 self._shorter(file)
             if not file.dead and (size > file.offset or not file.last or file.replaced):
                 queues.setdefault(file.stem, deque()).append(file)
-        return {stem: deque(sorted(queue, key=lambda file: file.segment)) for stem, queue in sorted(queues.items())}
+        in_turn = sorted(queues, key=lambda stem: (stem <= self._turn, stem))  # after the one that was last
+        return {stem: deque(sorted(queues[stem], key=lambda file: file.segment)) for stem in in_turn}
 
     def _shorter(self, file: _File) -> None:
         file.dead = True

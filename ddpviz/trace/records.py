@@ -8,6 +8,8 @@ none. FORMAT.md beside this file writes the bytes down.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from ddpviz.trace.rows import (
@@ -71,10 +73,17 @@ class Group(Record, frozen=True):
 
     id: int
     name: str
-    ranks: list[int]
+    ranks: list[int]  # empty: `span` says it
     backend: str
     at: int
     destroyed: bool = False
+    span: int = 0  # the ranks from 0 up to this: thousands of ranks need not be listed by each of them
+
+    @classmethod
+    def of(cls, id: int, name: str, ranks: Sequence[int], backend: str, at: int) -> Group:
+        """A large group of the first ranks is written as a span."""
+        whole = len(ranks) > 64 and list(ranks) == list(range(len(ranks)))
+        return cls(id, name, [] if whole else list(ranks), backend, at, span=len(ranks) if whole else 0)
 
 
 class Site(Record, frozen=True):

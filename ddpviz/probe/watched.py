@@ -120,7 +120,12 @@ class Watched:
     @property
     def armed(self) -> bool:
         """Whether the gradients that have just come are this wrapper's business: it sent some, or had a forward."""
-        return bool(self.launches) or (bool(self.forwards) and not self.after_pass)
+        return bool(self.launches) or self.expects
+
+    @property
+    def expects(self) -> bool:
+        """Whether a forward of this wrapper waits for its backward."""
+        return bool(self.forwards) and not self.after_pass
 
     def shares(self, other: Watched) -> bool:
         """Whether both wrap a parameter."""
@@ -270,15 +275,16 @@ class Watched:
         elif self.synced > 4:
             self.rebuilt = True  # it will not come any more: find_unused_parameters rebuilds nothing
 
-    def bucket_sent(self, numel: int) -> int:
-        """Index of the bucket whose all-reduce this is: launches go in order. -1 if it is none of this module's."""
+    def bucket_sent(self, numel: int, learn: bool) -> int:
+        """Index of the bucket whose all-reduce this is: launches go in order. -1 if it is none of this module's.
+        `learn`: a layout that DDP has not told yet is believed from what it sends."""
         k = len(self.launches)
         touched = self.gather()
         fits = not self.learned and k < len(self.bucket_numels) and self.bucket_numels[k] == numel
         # another collective of the same size is told by this: a bucket goes when its last gradient has arrived
         if fits and (self.any_order or all(p in touched for p in self.buckets[k])):
             return k
-        return -1 if self.rebuilt else self._learn(k, numel)
+        return -1 if self.rebuilt or not learn else self._learn(k, numel)
 
     def _learn(self, k: int, numel: int) -> int:
         """A bucket of a layout that DDP does not tell yet: after the reducer has rebuilt its buckets, the logging data

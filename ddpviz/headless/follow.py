@@ -76,6 +76,10 @@ class Logs:
         tail = self._tails.get(key)
         return tail.end(count) if tail is not None else []
 
+    def size(self) -> int:
+        """Bytes that the job has printed so far."""
+        return sum(tail.size() for tail in self._tails.values())
+
     def keys(self) -> list[str]:
         return list(self._tails)
 
@@ -106,6 +110,12 @@ class _Tail:
             return []
         lines = [_text(line) for line in self._read(start).split(b"\n")]
         return [line for line in lines if line.strip()][-count:]
+
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
 
     def _read(self, start: int) -> bytes:
         try:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 
 from ddpviz.findings import find
-from ddpviz.findings.hang import stuck
+from ddpviz.findings.hang import PATIENCE, stuck
 from ddpviz.headless.follow import Ended, Follower, ending_signals
 from ddpviz.headless.outcome import Outcome
+from ddpviz.headless.pulse import Pulse
 from ddpviz.launch import Job
 from ddpviz.timeline.model import Timeline
 
@@ -57,12 +58,36 @@ def _judge(follower: Follower, signum: int | None = None) -> Outcome:
 def _follow(job: Job, follower: Follower, hang_after: float | None, watch: Callable[[Timeline], None] | None) -> bool:
     """Follow the job to its end; True if it hangs instead."""
     looked = 0.0
+    pulse = Pulse(job.work, follower.logs.size)
     while job.poll() is None:
         if follower.poll() and watch is not None:
             watch(follower.timeline)
         if hang_after is not None and time.monotonic() - looked >= _LOOK:
             looked = time.monotonic()
-            if stuck(follower.timeline, follower.now_ns(), int(hang_after * 1e9)) is not None:
+            if _hangs(follower, pulse, hang_after):
                 return True
         time.sleep(_POLL)
     return False
+
+
+def _hangs(follower: Follower, pulse: Pulse, limit: float) -> bool:
+    """Whether the job is stuck: by what its ranks say, and where they say nothing, by its processes' CPU time.
+
+    A rank that is idle, or was never heard of, may be served by processes that compute: a DataLoader's workers, an
+    import of torch. And before torch is imported nobody says anything.
+    """
+    tl, now = follower.timeline, time.monotonic()
+    quiet = (follower.now_ns() - max((s.progress_ns for s in tl.ranks.values()), default=0)) / 1e9
+    if quiet < limit:
+        pulse.reset()
+    else:
+        pulse.look(now)
+        if pulse.still_for(now) >= (PATIENCE - 1) * limit:
+            return True
+    found = stuck(tl, follower.now_ns(), int(limit * 1e9))
+    if found is None:
+        return False
+    if all(m.state not in ("idle", "unknown") for m in found.missing):
+        return True
+    waiting = {tl.ranks[w.rank].pid for w in found.waiting}
+    return quiet >= limit and pulse.still_for(now, without=waiting) >= limit

@@ -116,5 +116,42 @@ def in_turn():
         model.zero_grad()
 
 
+def agreed_skip():
+    model = DDP(net("Agreed"))
+    opt = sgd(model)
+    for i in range(4):
+        bad = torch.tensor(float(rank == 0 and i == 1))
+        dist.all_reduce(bad)
+        if bad:
+            continue
+        loss_of(model).backward()
+        opt.step()
+        opt.zero_grad()
+
+
+def two_wrappers():
+    """Of one network, used in turn."""
+    inner = net("TwoWrappers")
+    models, opt = [DDP(inner), DDP(inner, find_unused_parameters=True)], sgd(inner)
+    for i in range(6):
+        step(models[i % 2], opt)
+
+
+def wrapped_within():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.head = DDP(nn.Linear(6, 8)), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.head(self.inner(x).tanh())
+
+    torch.manual_seed(0)
+    model = DDP(Outer())
+    opt = sgd(model)
+    for _ in range(3):
+        step(model, opt)
+
+
 LOOPS = [wrapped_again, wrapped_for_each_epoch, frozen_later, head_by_hand, norm_by_hand, alike_on_all_ranks, by_tokens,
-         in_turn]  # fmt: skip
+         in_turn, agreed_skip, two_wrappers, wrapped_within]  # fmt: skip

@@ -373,19 +373,6 @@ def alone():
         opt.zero_grad()
 
 
-def agreed_skip():
-    model = DDP(net("Agreed"))
-    opt = sgd(model)
-    for i in range(4):
-        bad = torch.tensor(float(rank == 0 and i == 1))
-        dist.all_reduce(bad)
-        if bad:
-            continue
-        loss_of(model).backward()
-        opt.step()
-        opt.zero_grad()
-
-
 def joined():
     model = DDP(net("Joined"))
     opt = sgd(model)

@@ -103,7 +103,7 @@ class DemoPicker(Screen[None]):
         Key("v", "start_both", "v", "variants", "Start it and its variant, one above the other.", "Demos"),
         Key("pageup", "page(-1)", "PgUp", "", "The source, up.", "Demos"),
         Key("pagedown,space", "page(1)", "PgDn", "source", "The source, down.", "Demos"),
-        Key("t", "theme", "t", "theme", "The next theme.", "Demos"),
+        Key("t", "theme", "t", "", "The next theme.", "Demos"),
         Key("q,escape,ctrl+c", "quit_app", "q", "quit", "Quit.", "Demos"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -84,7 +84,7 @@ def give_orders(control: Controller, seen: dict[str, object]) -> None:
     until(lambda: control.standing().over, control)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(220)
 def test_five_hundred_orders_and_a_pause_longer_than_the_time_out(tmp_path: Path) -> None:
     spec = JobSpec(script=SCRIPT, nproc=RANKS, control=("accumulation", "no_sync", "stop"), budget=0.0)
     run = create_run(None, {"title": "controlled", "world_size": RANKS}, run_dir=tmp_path / "run")
@@ -100,7 +100,7 @@ def test_five_hundred_orders_and_a_pause_longer_than_the_time_out(tmp_path: Path
 
     driver = threading.Thread(target=drive)
     driver.start()
-    done = run_ranks(SCRIPT, RANKS, env=env, limit=120)
+    done = run_ranks(SCRIPT, RANKS, env=env, limit=160)
     driver.join(timeout=70)
     print(seen, control.standing(), f"{done.seconds:.1f} s")
     assert done.codes == [0] * RANKS, done.output
@@ -247,6 +247,28 @@ def test_an_order_for_a_job_that_ends_is_said_to_come_too_late(tmp_path: Path) -
     standing = control.standing()
     assert standing.over
     assert standing.problem == "not done any more: pause"
+
+
+def test_a_rank_that_only_shadows_the_others_is_not_waited_for(tmp_path: Path) -> None:
+    """Inside `join` it has no backward any more, so it never comes to where an order takes effect."""
+    prepare(tmp_path)
+    control = Controller(tmp_path, 2)
+    orders.write(tmp_path / orders.ANSWERS / "rank-0", orders.Answer(0, 0, position=6, passive=True))
+    for then, held in (("hold", True), ("free", False)):
+        (control.pause if held else control.go_on)()
+        orders.write(tmp_path / orders.ANSWERS / "rank-1", orders.Answer(1, 0, position=8, held=not held))
+        control.tick()
+        asked = orders.read(tmp_path / orders.CONTROL, Order)
+        assert asked is not None
+        assert (asked.then, asked.at) == (then, 10 if held else 8)
+        mine = orders.Answer(1, asked.serial, promised=True, position=8, held=not held)
+        orders.write(tmp_path / orders.ANSWERS / "rank-1", mine)
+        control.tick()
+        mine = orders.Answer(1, asked.serial, promised=True, done=True, position=asked.at, held=held)
+        orders.write(tmp_path / orders.ANSWERS / "rank-1", mine)
+        control.tick()
+        assert control.idle
+        assert control.standing().held is held
 
 
 def test_orders_and_answers_are_private_and_damage_is_no_order(tmp_path: Path) -> None:

@@ -113,17 +113,18 @@ class Controller:
         if self._now is None:
             if not self._queue or len(self._answers) < self.ranks:
                 return changed
-            self._now = self._queue.popleft()
+            self._now, self._margin = self._queue.popleft(), MARGIN
             self._propose()
             return True
         assert self._order is not None
-        heard = [a for a in self._answers.values() if a.serial == self._order.serial]
-        if len(heard) < self.ranks:
+        active = self._active()
+        heard = [a for a in active if a.serial == self._order.serial]
+        if len(heard) < len(active):
             return changed
         if not self._order.go:
             if all(a.promised for a in heard):
                 self._write(_again(self._order, go=True))
-            else:  # some rank is past it
+            else:  # some rank is past it; those that are not hold there meanwhile
                 self._margin = min(self._margin * 2, MOST)
                 self._propose()
             return True
@@ -138,7 +139,7 @@ class Controller:
 
     def standing(self) -> Standing:
         at = max((a.position for a in self._answers.values()), default=0)
-        held = len(self._answers) >= self.ranks and all(a.held for a in self._answers.values())
+        held = len(self._answers) >= self.ranks and all(a.held for a in self._active())
         labels = [wanted.label for wanted in ([self._now] if self._now else []) + list(self._queue)]
         return Standing(
             held=held and self._paused and self._now is None,
@@ -150,11 +151,16 @@ class Controller:
             over=self._over,
         )
 
+    def _active(self) -> list[Answer]:
+        """Of the ranks that still run backwards. One that has run out of inputs inside `join` follows them, in their
+        all-reduces: while they hold it waits there, and its time-out runs."""
+        return [answer for answer in self._answers.values() if not answer.passive]
+
     def _propose(self) -> None:
         assert self._now is not None
         self._serial += 1
         furthest = max(a.position for a in self._answers.values())
-        held = self._paused and all(a.held and a.position == furthest for a in self._answers.values())
+        held = self._paused and all(a.held and a.position == furthest for a in self._active())
         at = furthest if held else furthest + self._margin
         self._write(_again(self._now.order, serial=self._serial, at=at))
 

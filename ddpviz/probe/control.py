@@ -90,8 +90,9 @@ class Control:
                 heard, soon = order, time.monotonic() + _SOON_S
                 if order.serial:
                     self.gate.hear(order)
+            self.gate.passive = any(watched.joined for watched in self._session.modules)
             answer = self.gate.answer()
-            key = (answer.serial, answer.promised, answer.done, answer.held, answer.held and answer.position)
+            key = (answer.serial, answer.promised, answer.done, answer.held, answer.passive)
             moved = answer.position != shown and time.monotonic() - at > _PROGRESS_S
             if key != told or moved:
                 told, shown, at = key, answer.position, time.monotonic()

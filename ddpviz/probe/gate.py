@@ -33,6 +33,7 @@ class Gate:
         self._promised = self._done = self._gone = False
         self._problem = ""
         self.held = False
+        self.passive = False  # this rank has no backwards any more, and others may have
 
     def passed(self, kind: str) -> None:
         """A backward or a step has ended, or a bucket is about to be sent: wait here if it has to be."""
@@ -107,6 +108,7 @@ class Gate:
                 done=self._done,
                 position=self._position,
                 held=self.held,
+                passive=self.passive,
                 steps=self._steps,
                 gone=self._gone,
                 problem=self._problem,

@@ -43,6 +43,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     position: int = 0  # backwards behind it
     held: bool = False
     steps: int = 0
+    passive: bool = False  # ran out of inputs inside `join`: it only answers the others, and follows them
     gone: bool = False  # takes no more orders
     problem: str = ""
 

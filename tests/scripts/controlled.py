@@ -66,7 +66,7 @@ while not args.stop:
     micro(model, optimizer, not last and args.no_sync == "on", last)
     log.append((args.accumulation, args.no_sync, held))
     held = 0 if last else held
-    time.sleep(late.random() * 0.02 if rank == 3 and late.random() < 0.1 else 0.001)
+    time.sleep(late.random() * 0.02 if rank == 3 and late.random() < 0.1 else 0.002)
 changes = sum(a[:2] != b[:2] for a, b in itertools.pairwise(log))
 told = hashlib.sha256(repr(log).encode()).hexdigest()[:12]
 print(f"rank {rank} micro-steps {len(log)} changes {changes} log {told} bits {bits(model)}", flush=True)

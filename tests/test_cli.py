@@ -165,7 +165,9 @@ class TestMisuse:
             ("serve run", "it serves demo or watch, not run"),
             ("serve demo", "name one of the demos"),
             ("serve watch -", "a run, not a stream"),
-            ("watch a b", "unrecognized arguments: b"),
+            ("list a b", "unrecognized arguments: b"),
+            ("watch - a", "a stream and folders do not go together"),
+            ("serve watch a b", "it serves one run"),
             ("compare a", "the following arguments are required"),
         ],
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from ddpviz.timeline.columns import TIMES, shift_rows
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace import records as r
-from ddpviz.trace.reader import Batch
+from ddpviz.trace.reader import Batch, RunReader
+from ddpviz.trace.rundir import create_run, join_runs
 
 HOSTS = ["a", "a", "b", "b"]
 ENDS_NS = 200_000  # by which a rank hears of an all-reduce's end late, in the mean
@@ -145,3 +148,29 @@ def test_times_can_be_turned_and_turned_back() -> None:
     rows["ready"] = [0, 10**15]
     shift_rows(r.RowKind.BUCKET, rows, other.by)
     assert rows["ready"][0] == 0  # not measured stays so
+
+
+def test_the_folders_of_several_hosts_are_one_run(tmp_path: Path) -> None:
+    """Also what is written into them later, and where two processes' files have one name."""
+    whole = Cluster(4, hosts=HOSTS).run(program(windows=4)).timeline()
+    first = Cluster(4, hosts=HOSTS).run(program(windows=4)).write(tmp_path / "first")
+    second, together = create_run(tmp_path / "second", {"title": "t"}), tmp_path / "together"
+    theirs = sorted((first / "trace").iterdir())[2:]
+    theirs[0].rename(second / "trace" / "x.0000.ddpv")
+    late = theirs[1].rename(tmp_path / "late")
+    sorted((first / "trace").iterdir())[0].rename(first / "trace" / "x.0000.ddpv")
+    together.mkdir()
+    join_runs([first, second], together)
+    reader, fold = RunReader(together), Fold()
+    fold.run(reader.info())
+    fold.feed(reader.read())
+    assert sorted(fold.timeline.ranks) == [0, 1, 2]
+    late.rename(second / "trace" / theirs[1].name)
+    fold.feed(reader.read())
+    tl = fold.timeline
+    assert tl.modules[0].verdicts.tolist() == whole.modules[0].verdicts.tolist()
+    assert sorted(tl.modules[0].lanes) == [0, 1, 2, 3]
+    assert list(tl.steps) == list(whole.steps)
+    assert reader.problems == []
+    shutil.rmtree(together)
+    assert len(list((first / "trace").iterdir())) == 2  # links only

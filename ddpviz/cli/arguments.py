@@ -43,7 +43,8 @@ Start a demo (a small real DDP job) and watch it. Without a NAME a picker opens 
 
 _WATCH = """\
 Open a run in the dashboard and leave it alone: quitting does not end the job. RUN is an id (`ddpviz list` names them),
-a part of one that fits no other, or a folder; the latest run if none is named; - reads a stream from a pipe:
+a part of one that fits no other, or a folder; the latest run if none is named. Several are the hosts of one job, each
+with a folder of its own. - reads a stream from a pipe:
 
   ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
 
@@ -209,11 +210,15 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands.watch,
         "open a run in the dashboard: a finished one, or one that is being written",
         _WATCH,
-        "[--no-motion] [RUN | -]",
+        "[--no-motion] [--present] [RUN ... | -]",
         _READ_CODES,
     )
     watch.add_argument("run", nargs="?", metavar="RUN", help="the run; - for a stream on stdin (default: the latest)")
+    watch.add_argument(
+        "also", nargs="*", metavar="RUN", help="other hosts' folders of the same job, shown with it as one"
+    )
     watch.option("--no-motion", action="store_true", help="no animation")
+    watch.option("--present", action="store_true", help="presenter's mode: large marks; PageDown and PageUp tell")
 
     runs = verb(
         "list", commands.runs, "name the runs there are", "Name the runs, latest first.", "[FOLDER]", _READ_CODES
@@ -276,6 +281,7 @@ def _where(parser: Parser, *, screen: bool = True) -> None:
     if screen:
         parser.option("--no-ui", action="store_true", help="plain lines instead of the dashboard")
         parser.option("--no-motion", action="store_true", help="no animation in the dashboard")
+        parser.option("--present", action="store_true", help="presenter's mode: large marks; PageDown and PageUp tell")
 
 
 def _size(text: str) -> str:

@@ -44,7 +44,7 @@ def demo(options: argparse.Namespace) -> int:
             label = one.other_label if one is not None else ""
             start = partial(_demo_job, options, demo.path, True)
             choices.append(Demo(demo.name, demo.summary, start, demo.path, group, other, label))
-    return run_app(None, None, demos=choices, motion=not options.no_motion)
+    return run_app(None, None, demos=choices, motion=not options.no_motion, present=options.present)
 
 
 def _grouped() -> list[tuple[str, list[DemoScript]]]:
@@ -92,16 +92,20 @@ def check(options: argparse.Namespace) -> int:
 
 
 def watch(options: argparse.Namespace) -> int:
+    if options.also and "-" in (options.run, *options.also):
+        return complain("a stream and folders do not go together")
     if options.run == "-":
         return _watch_stream(options)
     from ddpviz.trace.rundir import find_run
 
+    if options.also:
+        return _watch_several([options.run, *options.also], options)
     run_dir = find_run(options.run or os.environ.get("DDPVIZ_RUN_DIR") or None)
     if not _terminal():
         return complain(f"watch needs a terminal; `ddpviz export {run_dir.name} --to json` writes the facts")
     from ddpviz.dashboard import run_app
 
-    return run_app(run_dir, None, motion=not options.no_motion)
+    return run_app(run_dir, None, motion=not options.no_motion, present=options.present)
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -180,6 +184,8 @@ def serve(options: argparse.Namespace) -> int:
     from ddpviz.trace.rundir import find_run
 
     named = what.run if what is not None else None
+    if what is not None and what.also:
+        return complain("it serves one run")
     if named == "-":
         return complain("serve watches a run, not a stream")
     return _serve(find_run(named or os.environ.get("DDPVIZ_RUN_DIR") or None), options)
@@ -203,6 +209,25 @@ def _serve(run_dir: Path, options: argparse.Namespace) -> int:
     except (OSError, OverflowError) as error:
         return complain(f"no server at {options.host}:{options.port}: {getattr(error, 'strerror', '') or error}")
     return 0
+
+
+def _watch_several(names: list[str], options: argparse.Namespace) -> int:
+    import shutil
+    import tempfile
+
+    from ddpviz.trace.rundir import find_run, join_runs
+
+    folders = [find_run(name) for name in names]
+    if not _terminal():
+        return complain("watch needs a terminal")
+    from ddpviz.dashboard import run_app
+
+    together = Path(tempfile.mkdtemp(prefix="ddpviz-watch-"))
+    try:
+        join_runs(folders, together)
+        return run_app(together, None, motion=not options.no_motion, present=options.present)
+    finally:
+        shutil.rmtree(together, ignore_errors=True)
 
 
 def _watch_stream(options: argparse.Namespace) -> int:
@@ -232,7 +257,7 @@ def _watch_stream(options: argparse.Namespace) -> int:
             return complain("watch needs a terminal")
         from ddpviz.dashboard import run_app
 
-        return run_app(folder, None, motion=not options.no_motion)
+        return run_app(folder, None, motion=not options.no_motion, present=options.present)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -252,7 +277,7 @@ def _show(job: Job, options: argparse.Namespace) -> int:
     if _on_screen(options):
         from ddpviz.dashboard import run_app
 
-        return run_app(job.run_dir, job, motion=not options.no_motion)
+        return run_app(job.run_dir, job, motion=not options.no_motion, present=options.present)
     from ddpviz.headless import run_plain
 
     return run_plain(job)

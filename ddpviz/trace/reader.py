@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -21,7 +22,7 @@ from ddpviz.trace.records import Record, RowKind
 from ddpviz.trace.text import clean
 
 SCHEMA = "ddpviz.run/1"
-_NAME = re.compile(r"(?P<stem>.+)\.(?P<segment>\d{4,})\.ddpv")
+_NAME = re.compile(r"(?P<stem>.+)\.(?P<segment>\d{4,})\.ddpv", re.DOTALL)
 _CHUNK = 8 << 20  # bytes of one file looked at before the next file has its turn
 
 
@@ -137,11 +138,8 @@ class RunReader:
         sizes: dict[str, int] = {}
         inodes: dict[str, int] = {}
         try:
-            with os.scandir(self.run_dir / "trace") as entries:
-                for entry in entries:
-                    if entry.name.endswith(".ddpv") and entry.is_file():
-                        stat = entry.stat()
-                        sizes[entry.name], inodes[entry.name] = stat.st_size, stat.st_ino
+            for name, stat in _traces(self.run_dir / "trace"):
+                sizes[name], inodes[name] = stat.st_size, stat.st_ino
         except FileNotFoundError:
             if not self.run_dir.is_dir():
                 self._problem(f"the run folder is gone: {clean(str(self.run_dir))}")
@@ -253,6 +251,19 @@ class RunReader:
             payload = block.payload[skip * block.width :]
             if payload:
                 out.append((RowKind(block.kind), fmt.fit_rows(block.kind, block.width, payload)))
+
+
+def _traces(folder: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """The trace files in a folder and, one level down, in those that `join_runs` has put there."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                if entry.name.endswith(".ddpv") and entry.is_file():
+                    yield prefix + entry.name, entry.stat()
+                elif not prefix and entry.name.isdigit() and entry.is_dir():
+                    yield from _traces(Path(entry.path), f"{entry.name}/")
+            except OSError:
+                continue  # it went away, or may not be looked at
 
 
 def check_run(run_dir: Path) -> None:

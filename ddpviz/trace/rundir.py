@@ -13,6 +13,7 @@ import random
 import re
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,19 @@ def create_run(base: Path | None, info: dict[str, Any], *, run_dir: Path | None 
             f"no run folder can be made at {shown}: {error.strerror or error}; name another with --run-dir"
         ) from None
     return run_dir
+
+
+def join_runs(folders: Sequence[Path], into: Path) -> None:
+    """Make the empty folder `into` a run that shows several as one: what the hosts of one job wrote, each its own.
+
+    The first one's run.json and logs stand for all. Links only, so what is written later is seen too.
+    """
+    (into / "trace").mkdir(mode=0o700)
+    for number, folder in enumerate(folders):
+        check_run(folder)
+        (into / "trace" / str(number)).symlink_to(Path(os.path.abspath(folder)) / "trace")
+    for name in ("run.json", "logs"):
+        (into / name).symlink_to(Path(os.path.abspath(folders[0])) / name)
 
 
 def update_run(run_dir: Path, **fields: Any) -> None:

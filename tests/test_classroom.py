@@ -13,6 +13,7 @@ from recorded import FOLDER, timeline
 from rich.style import Style
 from textual.pilot import Pilot
 
+from ddpviz.cli.arguments import parse
 from ddpviz.dashboard.app import Dashboard
 from ddpviz.dashboard.control import ControlPanel, begun_with, next_value, state_line, with_values
 from ddpviz.dashboard.lesson import look_text, seen_text
@@ -20,7 +21,8 @@ from ddpviz.dashboard.settings import Settings
 from ddpviz.dashboard.state import Demo
 from ddpviz.dashboard.views.picker import DemoPicker
 from ddpviz.launch.control import Controller, Standing, prepare
-from ddpviz.launch.spec import JobSpec
+from ddpviz.launch.environment import job_environment
+from ddpviz.launch.spec import JobError, JobSpec, validate
 from ddpviz.lessons import Knob, lesson
 from ddpviz.trace import orders
 from ddpviz.trace.orders import Answer, Order
@@ -224,3 +226,15 @@ def test_the_picker_offers_a_variant_and_starts_both() -> None:
         await until(pilot, lambda: "has no variant" in text(app), app)
 
     drive(app, body)
+
+
+def test_orders_are_for_scripts_and_demos(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("pass\n")
+    assert parse(["run", "--control", str(script)]).control
+    assert not parse(["run", str(script)]).control
+    with pytest.raises(JobError, match=r"^--control is for a SCRIPT\.py"):
+        validate(JobSpec(command=("true",), control=()))
+    for spec, wanted in ((JobSpec(script=script), None), (JobSpec(script=script, control=("a", "b")), "a,b")):
+        env = job_environment({"DDPVIZ_CONTROL": "of another job"}, spec, tmp_path, "mark", ranks=2, hide_cuda=False)
+        assert env.get("DDPVIZ_CONTROL") == wanted

@@ -52,6 +52,7 @@ class Dashboard(App[int]):
         *,
         demos: Sequence[Demo] | None = None,
         motion: bool = True,
+        present: bool = False,
         settings: Settings | None = None,
     ) -> None:
         super().__init__()
@@ -59,6 +60,7 @@ class Dashboard(App[int]):
         self.run_dir = job.run_dir if job is not None else run_dir
         self.demos = tuple(demos or ())
         self.settings = settings if settings is not None else Settings.load()
+        self.present = present  # begin in presenter's mode
         self.motion = motion and self.settings.motion and os.environ.get("TEXTUAL_ANIMATIONS", "").lower() != "none"
         self.keymap, problems = remapped(self.settings.keys)
         self._problems = tuple(problems)

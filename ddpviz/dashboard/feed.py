@@ -19,7 +19,7 @@ from ddpviz.findings.model import Finding
 from ddpviz.launch.outcome import tail
 from ddpviz.timeline.fold import Fold
 from ddpviz.timeline.model import Timeline
-from ddpviz.trace.reader import RunError, RunReader
+from ddpviz.trace.reader import Batch, RunError, RunReader
 from ddpviz.trace.rundir import live_status
 from ddpviz.trace.text import clean
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ddpviz.launch import Job
 
 QUICK, CALM, IDLE = 0.03, 0.1, 0.5  # seconds between looks: data flows, the run is live, nothing more will come
-SLICE = 1 << 20  # bytes folded before the next snapshot, so that a long recording is usable at once
+SLICE, MOST = 1 << 20, 4 << 20  # bytes folded before the first snapshot of a long recording, and at once later
+READING = 0.2  # seconds between two snapshots while a long recording is read
+SHARE = 3  # folding what is live takes one part in so many of the thread's time, however many files there are
 RULES_SHARE = 5  # the rules may take one part in this many of the thread's time
 RULES_AT_LEAST = 0.4  # seconds between two looks of the rules
 
@@ -132,10 +134,14 @@ class Feed:
         if self.job is not None:
             self.job.start()
         reader = RunReader(self.run_dir)
-        told = False
+        told, look_again = False, 0.0
+        size = SLICE
         while not self._stop.is_set():
+            begun, busy = time.monotonic(), time.thread_time()
             code = self.job.poll() if self.job is not None else None
-            batches = reader.read(SLICE)
+            batches = reader.read(size)
+            caught_up = _bytes(batches) < size // 2
+            size = SLICE if caught_up else min(size * 2, MOST)
             info = reader.info()
             changed = info != self._info or not told
             if changed:
@@ -147,15 +153,20 @@ class Feed:
             if code is not None and not batches and self._code is None and self.job is not None:
                 self._code = self.job.finish()
                 continue
-            whole = not batches
+            whole = not batches or (caught_up and self._running())
+            if changed and not whole and begun < look_again:
+                continue
             if changed or (whole and self.latest is not None and not self.latest.complete):
-                told = True
+                told, look_again = True, begun + READING
                 self._hand_over(complete=whole, problems=tuple(reader.problems))
             unjudged = self._ruled_version < 0
             if self._rule(force=whole) or (unjudged and self._ruled_version >= 0):  # after the picture
                 self._hand_over(complete=whole, problems=tuple(reader.problems))
+            spent = time.thread_time() - busy
             if not batches:
                 self._stop.wait(QUICK if changed else CALM if self._running() else IDLE)
+            elif caught_up and self._running():
+                self._stop.wait(min(max(QUICK, spent * (SHARE - 1)), CALM * 2))
 
     def _rule(self, *, force: bool) -> bool:
         """Run the rules if there is something new and their turn has come; True if they said something else."""
@@ -208,6 +219,10 @@ class Feed:
                 text = clean(tail(self.run_dir / str(logs[str(rank)]), 4096), newlines=True)
                 words[rank] = [line[:200] for line in text.splitlines() if line.strip()][-6:]
         return words
+
+
+def _bytes(batches: list[Batch]) -> int:
+    return sum(len(payload) for batch in batches for _, payload in batch.blocks if isinstance(payload, bytes))
 
 
 def present(info: dict[str, Any], tl: Timeline, *, running: bool) -> int:

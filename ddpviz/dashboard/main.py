@@ -12,7 +12,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -29,7 +28,9 @@ from ddpviz.dashboard.messages import GoTo, Open
 from ddpviz.dashboard.overview import Overview
 from ddpviz.dashboard.prompt import Help, Prompt
 from ddpviz.dashboard.situation import Situation, State, situation
-from ddpviz.dashboard.state import ONE_PASS_A_SECOND, Cursor, module_of
+from ddpviz.dashboard.stage import Stage
+from ddpviz.dashboard.state import Cursor, module_of
+from ddpviz.dashboard.timekeys import TimeKeys
 from ddpviz.dashboard.view import View
 from ddpviz.timeline.model import Timeline
 
@@ -45,6 +46,7 @@ ONLY_IN = {  # actions that mean nothing in the other views
     "zoom_panel": ("overview",),
     "filter": ("overview", "layers", "output"),
 }
+ON_STAGE = {"tour(1)": "on", "tour(-1)": "back", "pause": "play", "view('source')": "source", "present": "leave"}
 ALWAYS_FIRST = ("pause", "step", "first", "live")  # these keys mean time in every view, whatever has the focus
 
 # Imported when first opened: plotext and its like cost nothing until they are looked at.
@@ -56,18 +58,20 @@ WHERE = {
     "output": ("ddpviz.dashboard.views.output", "OutputView"),
     "job": ("ddpviz.dashboard.views.job", "JobView"),
     "source": ("ddpviz.dashboard.views.script", "SourceView"),
+    "stage": ("ddpviz.dashboard.stage", "Stage"),
 }
 
 
-class Main(Screen[None]):
+class Main(TimeKeys):
     DEFAULT_CSS = """
     Main { layout: vertical; background: $background; }
     Main #views { width: 1fr; height: 1fr; }
     Main #small { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
     Main.-small Header, Main.-small Tabs, Main.-small Footer, Main.-small #views { display: none; }
     Main.-small #small { display: block; }
+    Main.-present Tabs { display: none; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS, first=ALWAYS_FIRST)
+    BINDINGS: ClassVar[list[BindingType]] = bound(KEYS, first=(*ALWAYS_FIRST, "tour"))
 
     def __init__(self, feed: Feed, cursor: Cursor, *, motion: bool) -> None:
         super().__init__()
@@ -80,6 +84,7 @@ class Main(Screen[None]):
         self._views: dict[str, Widget] = {}
         self._been: list[tuple[str, Cursor]] = []  # where Esc goes back to
         self._shown_end = False  # the run is over, and that has been shown
+        self.presenting = False
 
     @property
     def dashboard(self) -> Dashboard:
@@ -98,6 +103,8 @@ class Main(Screen[None]):
     def on_mount(self) -> None:
         self.set_interval(FRAME, self._tick)
         self.call_after_refresh(self.dashboard.say_problems)
+        if self.dashboard.present:
+            self.action_present()
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
@@ -123,7 +130,8 @@ class Main(Screen[None]):
                 self._shown_end = True
                 if self.cursor.live:  # nobody has moved away from the end
                     with self.feed.lock:
-                        self.cursor = play.closing(snap.tl, self.cursor)
+                        first = self.presenting and not self.dashboard.job  # a story is told from its beginning
+                        self.cursor = (play.opening if first else play.closing)(snap.tl, self.cursor)
         self.cursor = play.advance(snap.tl, self.cursor, min(passed, 0.25), running=snap.running)
         self._draw()
 
@@ -150,8 +158,8 @@ class Main(Screen[None]):
             self.query_one(Footer).show(self._footer_keys(), "  ".join(filter(None, (held, self._note(speed)))))
             if self.has_class("-small"):
                 return
-            view = self._views.get(self.view)
-            if isinstance(view, Overview):
+            view = self._in_sight()
+            if isinstance(view, Overview | Stage):
                 view.tell(replace(snap, now=present), self.cursor, self._here, self.feed.trends(self.cursor))
             elif view is not None and view.is_mounted:
                 cast(View, view).show(snap.tl, self.cursor, snap.findings)
@@ -168,7 +176,7 @@ class Main(Screen[None]):
 
     def _view_keys(self) -> tuple[Key, ...]:
         """The keys that the view in sight adds."""
-        return apply(getattr(self._views.get(self.view), "KEYS", ()), self.dashboard.keymap)
+        return apply(getattr(self._in_sight(), "KEYS", ()), self.dashboard.keymap)
 
     def _keys(self) -> tuple[Key, ...]:
         """The screen's own keys, as the user has them."""
@@ -176,6 +184,9 @@ class Main(Screen[None]):
 
     def _footer_keys(self) -> list[Key]:
         """The keys that work here: the view's own, and those of the screen that it has not taken."""
+        if self.presenting:
+            shown = (k._replace(label=ON_STAGE[k.action], rank=2) for k in self._keys() if k.action in ON_STAGE)
+            return [*shown, *(key for key in self._keys() if key.rank < 0)]
         own = self._view_keys()
         taken = {name for key in own for name in key.keys.split(",")}
         general = [key for key in self._keys() if self.view in ONLY_IN.get(key.action.split("(")[0], VIEWS)]
@@ -207,7 +218,13 @@ class Main(Screen[None]):
         self._been = [*self._been[-30:], (self.view, self.cursor)]
         self._show_view(name)
 
+    def _in_sight(self) -> Widget | None:
+        return self._views.get("stage" if self.presenting and self.view == "overview" else self.view)
+
     def _show_view(self, name: str) -> None:
+        self.view = name
+        if self.presenting and name == "overview":
+            name = "stage"
         if name not in self._views:
             module, cls = WHERE[name]
             widget: Widget = getattr(import_module(module), cls)(id=name)
@@ -217,7 +234,6 @@ class Main(Screen[None]):
             self.query_one("#views").mount(widget)
         for other, widget in self._views.items():
             widget.display = other == name
-        self.view = name
         chosen = self._views[name]
         if chosen.focusable:
             chosen.focus()
@@ -239,50 +255,6 @@ class Main(Screen[None]):
         self._open(message.view)
 
     # -- keys -----------------------------------------------------------------------------------------------------
-
-    def action_pause(self) -> None:
-        self._with(lambda tl: play.toggle(tl, self.cursor))
-
-    def action_step(self, by: int) -> None:
-        self._with(lambda tl: play.step(tl, self.cursor, by))
-
-    def action_moment(self, by: int) -> None:
-        self._with(lambda tl: play.step_event(tl, self.cursor, by))
-
-    def action_window(self, by: int) -> None:
-        self._with(lambda tl: play.step_window(tl, self.cursor, by))
-
-    def action_event(self, by: int) -> None:
-        findings = self._snap.findings if self._snap else []
-        way = "later" if by > 0 else "earlier"
-        self._with(lambda tl: play.step_marked(tl, self.cursor, findings, by), f"nothing {way} to jump to")
-
-    def action_first(self) -> None:
-        self._with(lambda tl: play.goto(tl, self.cursor, 0))
-
-    def action_live(self) -> None:
-        over = self._snap is not None and not self._snap.running and self._snap.complete
-        self._with(lambda tl: (play.closing if over else play.follow)(tl, self.cursor))
-
-    def action_speed(self, by: int) -> None:
-        self._set_speed(play.change_speed(self.cursor, by))
-
-    def action_one_a_second(self) -> None:
-        self._set_speed(replace(self.cursor, speed=ONE_PASS_A_SECOND))
-
-    def _set_speed(self, cursor: Cursor) -> None:
-        self._move(cursor)
-        self.dashboard.keep(speed=cursor.speed)
-        self.notify(f"playback at {play.speed_text(cursor)}", timeout=1.5)
-
-    def action_goto(self) -> None:
-        def went(answer: str | None) -> None:
-            if answer and answer.isdecimal():
-                self._with(lambda tl: play.goto_step(tl, self.cursor, int(answer)), f"there is no step {answer} here")
-            elif answer:
-                self.notify("a step has a number", timeout=2)
-
-        self.app.push_screen(Prompt("Go to optimizer step", "", "its number"), went)
 
     def action_filter(self) -> None:
         def filtered(answer: str | None) -> None:
@@ -370,6 +342,15 @@ class Main(Screen[None]):
             return
         with self.feed.lock:
             self.app.push_screen(LessonScreen(one, self._snap.tl))
+
+    def action_present(self) -> None:
+        """Presenter's mode on or off."""
+        self.presenting = not self.presenting
+        self.set_class(self.presenting, "-present")
+        self._show_view("overview" if self.presenting else self.view)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return self.presenting if action == "tour" else super().check_action(action, parameters)
 
     def action_help(self) -> None:
         self.app.push_screen(Help((*self._view_keys(), *self._keys())))

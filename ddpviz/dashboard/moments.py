@@ -16,7 +16,8 @@ from ddpviz.timeline.model import Gradients, Lane, Module, Rows
 
 Ints = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
-_KEPT = 64
+_KEPT = 64  # passes
+_MODULES = 4  # ... of so many
 _WRONG = (int(Gradients.LOCAL), int(Gradients.STALE), int(Gradients.MIXED))
 
 
@@ -78,6 +79,10 @@ def gather(module: Module, index: int) -> Gathered | None:
     made = _gather(module, index)
     if made is not None:
         _kept[key] = made
+        known_modules = list(dict.fromkeys(id(its.module) for its in _kept.values()))
+        old = set(known_modules[:-_MODULES])  # of snapshots that are past: they would keep whole columns in memory
+        for other in [other for other in _kept if other[0] in old]:
+            del _kept[other]
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     return made
@@ -93,14 +98,24 @@ def _gather(module: Module, index: int) -> Gathered | None:
         module=module,
         index=index,
         ranks=tuple(rank for rank, _ in lanes),
-        rows=np.concatenate([lane.passes[index : index + 1] for _, lane in lanes]),
+        rows=_joined([lane.passes[index : index + 1] for _, lane in lanes]),
         sync=np.array([lane.sync[index] for _, lane in lanes], np.uint8),
-        buckets=np.concatenate(buckets),
+        buckets=_joined(buckets),
         owner=np.repeat(np.arange(len(lanes)), [len(rows) for rows in buckets]),
         cleared=np.array([cleared for cleared, _, _ in behind], np.int64),
         stepped=np.array([stepped for _, stepped, _ in behind], np.int64),
         wrong=np.array([wrong for _, _, wrong in behind], np.bool_),
     )
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    """One after the other. Not by `concatenate`: that works the common type of structured arrays out field by field."""
+    out: Rows = np.empty(sum(map(len, parts)), parts[0].dtype)
+    at = 0
+    for part in parts:
+        out[at : at + len(part)] = part
+        at += len(part)
+    return out
 
 
 def _behind(lane: Lane, index: int) -> tuple[int, int, bool]:

@@ -30,7 +30,7 @@ def narrate(tl: Timeline, cursor: Cursor, now: Levels | None = None) -> str:
     index = now.index if now.index >= 0 else cursor.index
     if now.moving:
         return _moving(module, index, now)
-    step = _step_behind(tl, module, index, cursor.time)
+    step = step_behind(tl, module, index, cursor.time)
     if step is not None:
         return _stepped(tl, module, step, index)
     made = gather(module, index)
@@ -54,7 +54,7 @@ def before_the_module(tl: Timeline) -> str:
     return "torch is there on " + plural(len(tl.ranks), "rank") + "; no DDP module has been built yet."
 
 
-def _step_behind(tl: Timeline, module: Module, index: int, time: int) -> Step | None:
+def step_behind(tl: Timeline, module: Module, index: int, time: int) -> Step | None:
     """The newest step of the module after pass `index` that had ended by `time`."""
     lane, made = longest(module), gather(module, index)
     if lane is None or made is None or time <= made.rest:

@@ -101,6 +101,11 @@ def rest(module: Module, index: int) -> int:
     return last_moment(module) if made is None else made.rest
 
 
+def opening(tl: Timeline, cursor: Cursor) -> Cursor:
+    """Where a story begins: the first pass, before anything is averaged."""
+    return goto(tl, cursor, 0)
+
+
 def closing(tl: Timeline, cursor: Cursor) -> Cursor:
     """What a run that is over shows first: its last pass, and if a wrong step followed, the moment of that step."""
     cursor = goto(tl, cursor, 1 << 40)
@@ -113,7 +118,7 @@ def closing(tl: Timeline, cursor: Cursor) -> Cursor:
 
 def goto(tl: Timeline, cursor: Cursor, index: int, *, module: int | None = None, rank: int | None = None) -> Cursor:
     """Stand still on a pass, in the past."""
-    cursor = replace(cursor, module=cursor.module if module is None else module, live=False, playing=False)
+    cursor = replace(cursor, module=cursor.module if module is None else module, live=False, playing=False, until=0)
     shown = module_of(tl, cursor)
     if shown is None or shown.passes == 0:
         return replace(cursor, index=-1)
@@ -149,7 +154,7 @@ def step_event(tl: Timeline, cursor: Cursor, by: int) -> Cursor:
         time = min((t for t in near if t > cursor.time), default=cursor.time)
     else:
         time = max((t for t in near if t < cursor.time), default=cursor.time)
-    return replace(cursor, live=False, playing=False, time=time, index=max(pass_at(module, time), 0))
+    return replace(cursor, live=False, playing=False, until=0, time=time, index=max(pass_at(module, time), 0))
 
 
 def marked(tl: Timeline, cursor: Cursor, findings: list[Finding]) -> list[int]:
@@ -186,13 +191,13 @@ def goto_step(tl: Timeline, cursor: Cursor, number: int) -> Cursor | None:
 
 def follow(tl: Timeline, cursor: Cursor) -> Cursor:
     """Back to the newest pass, and stay there."""
-    return settle(tl, replace(cursor, live=True, playing=False), motion=False)
+    return settle(tl, replace(cursor, live=True, playing=False, until=0), motion=False)
 
 
 def toggle(tl: Timeline, cursor: Cursor) -> Cursor:
     """Space: live or playing stops; standing plays on, from the start if it stands at the end."""
     if cursor.live or cursor.playing:
-        return replace(cursor, live=False, playing=False)
+        return replace(cursor, live=False, playing=False, until=0)
     module = module_of(tl, cursor)
     if module is not None and cursor.time >= last_moment(module):
         first = gather(module, 0)
@@ -245,7 +250,7 @@ def advance(tl: Timeline, cursor: Cursor, seconds: float, *, running: bool) -> C
     if cursor.time >= end:
         if not cursor.playing:
             return cursor if cursor.time == end else replace(cursor, time=end)
-        return replace(cursor, playing=False, live=running, index=module.passes - 1, time=end)
+        return replace(cursor, playing=False, until=0, live=running, index=module.passes - 1, time=end)
     if cursor.live:
         here, there = story(module, cursor.time), story(module, end)
         pace = max(1.0, (there - here) / CATCH_UP)
@@ -255,4 +260,7 @@ def advance(tl: Timeline, cursor: Cursor, seconds: float, *, running: bool) -> C
     else:
         time = cursor.time + round(seconds * 1e9 * cursor.speed)
     time = min(max(time, cursor.time + 1), end)
+    if cursor.until and time >= cursor.until:
+        time = cursor.until
+        return replace(cursor, playing=False, until=0, time=time, index=max(pass_at(module, time - 1), 0))
     return replace(cursor, time=time, index=max(pass_at(module, time), 0))

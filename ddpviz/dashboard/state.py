@@ -29,6 +29,7 @@ class Cursor:
     time: int = 0  # ns on the run's clock: the moment that Levels draw
     live: bool = True  # follows the newest pass
     playing: bool = False  # in the past, and moving
+    until: int = 0  # where playing stops by itself; 0: nowhere
     speed: float = ONE_PASS_A_SECOND
     rank: int | None = None  # the rank last clicked or named by a finding; None: all
     filter: str = ""  # typed after `/`; what it filters is the view's business

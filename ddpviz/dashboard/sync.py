@@ -23,6 +23,7 @@ from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Module, Timeline
 
+LARGE = 6  # columns in sight where marks are large
 MAP_EVERY = 0.5  # seconds between two looks at the whole run
 ZOOMS = (
     (10, 1),
@@ -40,8 +41,9 @@ class SyncTimeline(Drawn):
     """
     can_focus = False
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, large: bool = False) -> None:
         super().__init__(id=id)
+        self._large = large  # to be read from afar
         self._zoom = 1
         self._first: int | None = None  # first visible pass, where the wheel moved the view off the cursor
         self._shown_first = 0
@@ -74,6 +76,13 @@ class SyncTimeline(Drawn):
         self._zoom = min(max(self._zoom - by, 0), max(farthest, self._zoom if by > 0 else 0))
         self._first = None
         self._rebuild()
+
+    def _scale(self) -> tuple[int, int]:
+        """Cells of a column, and passes in it."""
+        pitch, factor = ZOOMS[self._zoom]
+        if self._large and factor == 1:
+            pitch = max(pitch, min((self.size.width - self._gutter) // LARGE, 24))
+        return pitch, factor
 
     def _fits(self, pitch: int, factor: int) -> bool:
         return -(-self._total // factor) * pitch <= max(self.size.width - self._gutter, 1)
@@ -123,16 +132,16 @@ class SyncTimeline(Drawn):
         labels = [draw.label(ranks) for ranks in groups]
         self._gutter = gutter = max([7, *map(len, labels)]) + 1
 
-        pitch, factor = ZOOMS[self._zoom]
+        pitch, factor = self._scale()
         room = max((width - gutter) // pitch, 1)
         first = self._place(cursor, total, factor, room)
         grid = c.grid(tl, module, groups, first=first, factor=factor, columns=room, meant=meant)
         frame = draw.Frame(pitch, (cursor.index - first) // factor if cursor.index >= first else -1, ink)
 
         spare = height - 2 - len(groups) - (hidden > 0)
-        want_map = -(-total // factor) > room and spare >= 1
+        want_map = -(-total // factor) > room and spare >= 1 and not self._large
         want_steps = spare - want_map >= 1
-        thick, gap = _share(height - 2 - want_map - want_steps - (hidden > 0), len(groups))
+        thick, gap = _share(height - 2 - want_map - want_steps - (hidden > 0), len(groups), self._large)
 
         nonfinite = {
             index
@@ -152,7 +161,12 @@ class SyncTimeline(Drawn):
         for its, text in zip(grid.rows, labels, strict=True):
             name = ink["strong"] + draw.BOLD if cursor.rank in its.ranks else ink["text"]
             for line in range(thick):
-                put(text if line == 0 else "", name, draw.row(grid, its, frame, marks=line == 0), its.ranks)
+                put(
+                    text if line == 0 else "",
+                    name,
+                    draw.row(grid, its, frame, marks=line == 0 or self._large),
+                    its.ranks,
+                )
             for _ in range(gap):
                 put("", name, draw.between(grid, frame), its.ranks)
         if hidden:
@@ -228,7 +242,7 @@ class SyncTimeline(Drawn):
             if rank is not None:
                 self.post_message(GoTo(self._told[1].index, rank=rank))
             return
-        pitch, factor = ZOOMS[self._zoom]
+        pitch, factor = self._scale()
         index = self._shown_first + x // pitch * factor
         if at.y < len(self._rows_at) - 1 and index < self._total:
             self.post_message(GoTo(index, rank=rank))
@@ -236,7 +250,7 @@ class SyncTimeline(Drawn):
                 self.post_message(Open("backward"))
 
     def _scroll(self, columns: int) -> None:
-        pitch, factor = ZOOMS[self._zoom]
+        pitch, factor = self._scale()
         room = max((self.size.width - self._gutter) // pitch, 1)
         latest = max(-(-self._total // factor) - room, 0) * factor
         first = min(max(self._shown_first + columns * factor, 0), latest)
@@ -259,9 +273,11 @@ class SyncTimeline(Drawn):
             self._scroll(-4)
 
 
-def _share(lines: int, rows: int) -> tuple[int, int]:
+def _share(lines: int, rows: int, large: bool = False) -> tuple[int, int]:
     """Thickness of a rank's row and the gap behind it, so that `rows` of them fill `lines` well."""
     per = max(lines // max(rows, 1), 1)
+    if large and per > 2:
+        return per - 1, 1
     return {1: (1, 0), 2: (1, 1), 3: (2, 1)}.get(per, (min(per - 1, 3), 1))
 
 

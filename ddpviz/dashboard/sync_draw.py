@@ -143,8 +143,11 @@ def row(grid: c.Grid, its: c.Row, frame: Frame, *, marks: bool) -> list[Piece]:
         tick = MARK_OF_TICK[c.Tick(ticks[column])] if ticks[column] else None
         sign: Piece = (tick.glyph, ink[tick.role] + BOLD) if tick is not None and marks else (" ", style)
         bar: Piece = ("│" if grid.bounds[column] else " ", ink["track"])
-        if pitch >= 6:
-            body: list[Piece] = [(" ", style), (glyph * (pitch - 3), style), sign, bar]
+        body: list[Piece]
+        if pitch >= 12:
+            body = [(" ", style), (glyph * (pitch - 6), style), (" ", style), (sign[0] * 2, sign[1]), (" ", style), bar]
+        elif pitch >= 6:
+            body = [(" ", style), (glyph * (pitch - 3), style), sign, bar]
         elif pitch == 4:
             body = [(glyph * 2, style), sign, bar]
         elif pitch == 2:

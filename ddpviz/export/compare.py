@@ -42,7 +42,7 @@ class Figures:
     exposed_ns: float | None  # median over passes: all-reduce time after the backward's last gradient was ready
     hidden: float | None  # share of all-reduce time that ran beside the backward
     memory: int | None  # peak, bytes, the greatest of all ranks
-    norm: float | None  # median norm of averaged gradients
+    norm: float | None  # median norm of the averaged gradients that steps used
     rules: dict[str, str]  # rule -> severity
 
 
@@ -53,7 +53,7 @@ def figures(tl: m.Timeline, findings: Sequence[Finding], name: str) -> Figures:
     exposed, hidden = all_reduce_time(tl)
     replicas = Counter(step.replicas for step in tl.steps)
     lanes = [lane for module in tl.modules for lane in module.lanes.values()]
-    norms = [lane.passes["norm"][(lane.passes["flags"] & int(r.PassFlag.HAS_NORM)) != 0] for lane in lanes]
+    norms = [rows["norm"][(rows["flags"] & int(r.PassFlag.HAS_NORM)) != 0] for rows in map(_stepped_on, lanes)]
     finite = np.concatenate(norms) if norms else np.zeros(0)
     finite = finite[np.isfinite(finite)]
     memory = max((int(lane.passes["memory"].max()) for lane in lanes if len(lane.passes)), default=0)
@@ -83,6 +83,12 @@ def figures(tl: m.Timeline, findings: Sequence[Finding], name: str) -> Figures:
         norm=float(np.median(finite)) if len(finite) else None,
         rules={f.rule: f.severity.word for f in findings},
     )
+
+
+def _stepped_on(lane: m.Lane) -> m.Rows:
+    """The passes that a step came after: what was averaged before, in the middle of a window, no step has used."""
+    after = lane.steps["after"]
+    return lane.passes[after[(after >= 0) & (after < len(lane.passes))]]
 
 
 def all_reduce_time(tl: m.Timeline) -> tuple[float | None, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -349,3 +350,29 @@ class TestJobs:
         while Path(f"/proc/{job}").exists() or list_runs(tmp_path)[0].info.get("status") != "interrupted":
             assert time.monotonic() < deadline, "the job outlived ddpviz"
             time.sleep(0.05)
+
+
+class TestCompletion:
+    @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+    @pytest.mark.parametrize(
+        ("typed", "offered"),
+        [
+            (["ex"], "export"),
+            (["export", "x", "--to", "p"], "perfetto parquet"),
+            (["check", "--format", ""], "text json github"),
+            (["check", "--hang"], "--hang-after"),
+            (["--v"], "--version"),
+        ],
+    )
+    def test_bash_offers_what_fits(self, typed: list[str], offered: str) -> None:
+        made = ddpviz("--print-completion", "bash")
+        assert (made.returncode, made.stderr) == (0, "")
+        words = " ".join(f"'{word}'" for word in ("ddpviz", *typed))
+        ask = f'{made.stdout}\nCOMP_WORDS=({words}); COMP_CWORD={len(typed)}; _ddpviz; echo "${{COMPREPLY[*]}}"'
+        done = subprocess.run(["bash", "-u", "-c", ask], capture_output=True, text=True, timeout=20)
+        assert (done.stdout.strip(), done.stderr) == (offered, "")
+
+    def test_zsh_takes_the_same(self) -> None:
+        made = ddpviz("--print-completion", "zsh").stdout
+        assert made.startswith("autoload -U +X bashcompinit && bashcompinit\n")
+        assert made.endswith(ddpviz("--print-completion", "bash").stdout)

@@ -27,9 +27,26 @@ examples:
   ddpviz run -- torchrun --nproc-per-node 4 train.py
   ddpviz check train.py                fail in CI when a step uses gradients that were never averaged
   ddpviz watch                         open the latest run again
+  ssh NODE ddpviz cat RUN --follow | ddpviz watch -
 
-`ddpviz COMMAND --help` says more. In a script: ddpviz.attach(ddp_model).
-Runs are kept in the user's state folder; --run-dir or DDPVIZ_RUN_DIR names another place for one."""
+exit codes:
+  check     0 all well; 1 findings; 2 usage; 3 the job failed or hung; 4 no DDP module was seen
+  run demo  the job's own; 130 after Ctrl-C; 2 if it cannot be started as asked
+  others    0; 2 usage; 5 a run that cannot be read
+
+environment:
+  DDPVIZ_RUN_DIR   folder of the run that is started, attached to or watched
+  DDPVIZ_OBSERVE   collectives (the default, where PyTorch allows it) or comm-hook
+  DDPVIZ_BUDGET    for attach() without ddpviz run: percent of the step time for norms, or full
+  DDPVIZ_MAX_SIZE  of a run's traces, such as 500M; beyond it old detail is thinned (default: 4G)
+  DDPVIZ_DEBUG     1: a fault of ddpviz's own shows its traceback
+  NO_COLOR, TERM   no colour; no full screen where TERM is dumb
+
+files (on Linux; elsewhere where the system keeps such things):
+  ~/.local/state/ddpviz/runs/          one folder a run, for its owner alone: run.json, trace/, logs/
+  ~/.config/ddpviz/dashboard.json      settings: theme, speed, motion, language, keys, max_size
+
+`ddpviz COMMAND --help` says more. In a script: ddpviz.attach(ddp_model)."""
 
 _JOB = """\
 With SCRIPT.py, ddpviz starts the ranks itself, under torchrun, and keeps each rank's output apart. Behind -- goes any
@@ -143,8 +160,22 @@ def _split(arguments: list[str], takes_value: set[str]) -> tuple[list[str], list
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="ddpviz", description=_ABOUT, epilog=_GUIDE)
     parser.add_argument("--version", action="version", version=f"ddpviz {__version__}")
-    group = parser.add_subparsers(title="commands", metavar="COMMAND")
     verbs: dict[str, Parser] = {}
+
+    class Complete(argparse.Action):
+        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+            from ddpviz.cli.completion import script
+
+            print(script(values, verbs), end="")
+            parser.exit()
+
+    parser.add_argument(
+        "--print-completion",
+        action=Complete,
+        choices=("bash", "zsh"),
+        help='print completion for a shell: eval "$(ddpviz --print-completion bash)" in ~/.bashrc',
+    )
+    group = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def verb(
         name: str, command: Callable[[argparse.Namespace], int], summary: str, text: str, usage: str, epilog: str

@@ -29,6 +29,7 @@ from ddpviz.trace.rundir import create_run
 from ddpviz.trace.writer import TraceFile
 
 OPEN_FILES = 256
+AT_ONCE = 32 << 20  # bytes between two looks at the whole
 
 
 def write(base: Path, ranks: int, passes: int) -> Path:
@@ -65,9 +66,9 @@ def measure(ranks: int, passes: int) -> dict[str, Any]:
             before = _resident()
             reader, fold = RunReader(run), Fold()
             fold.run(reader.info())
-            fold.feed(reader.read(8 << 20))
+            fold.feed(reader.read(AT_ONCE))
             clock("first_part_s")
-            while batches := reader.read(8 << 20):
+            while batches := reader.read(AT_ONCE):
                 fold.feed(batches)
             clock("open_s")
             told["open_s"] = round(told["open_s"] + told["first_part_s"], 3)

@@ -71,6 +71,7 @@ class Mirror:
     def start(self) -> None:
         for name in ("trace", "logs"):
             (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.chmod(self.folder / name, 0o700)  # whatever the umask took away
         self._thread.start()
 
     def _run(self) -> None:
@@ -112,15 +113,16 @@ class Mirror:
         if kind == _REPLACE:
             self._replace(path, payload)
         else:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-            with os.fdopen(fd, "wb") as stream:
+            with _private(path) as stream:
                 stream.seek(offset)
                 stream.write(payload)
         self.begun.set()
 
     def _replace(self, path: Path, payload: bytes) -> None:
         new = path.with_name(path.name + ".new")
-        new.write_bytes(payload)
+        with _private(new) as stream:
+            stream.truncate()
+            stream.write(payload)
         os.replace(new, path)
 
     def _note(self, line: str) -> None:
@@ -141,6 +143,14 @@ class Mirror:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+
+def _private(path: Path) -> BinaryIO:
+    """The file, made for its owner alone whatever the umask, at its start; nothing of it is cut off."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, 0o600)
+    return os.fdopen(fd, "wb")
 
 
 def _frame(out: BinaryIO, kind: int, name: str, offset: int, payload: bytes) -> None:

@@ -39,6 +39,8 @@ def thin(path: Path) -> Generator[None, None, int]:
     new = path.with_name(f".{path.name}.thin")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
     try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, 0o600)  # whatever the umask took away
         with os.fdopen(fd, "wb") as out:
             out.write(fmt.file_header(fmt.SUMMARY))
             for part in _parts(data[fmt.FILE_HEADER.size :]):

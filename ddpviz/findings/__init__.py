@@ -36,6 +36,7 @@ from ddpviz.findings import (
     unsynced_step,
 )
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 __all__ = ["RULES", "Finding", "Severity", "find"]
@@ -84,8 +85,8 @@ def find(tl: Timeline) -> list[Finding]:
                 Finding(
                     name,
                     Severity.INFO,
-                    f"This rule could not be judged: {type(error).__name__}: {error}.",
-                    "This is a fault of ddpviz, not of your script; please report it with the run folder.",
+                    _("This rule could not be judged: {name}: {error}.", name=type(error).__name__, error=error),
+                    _("This is a fault of ddpviz, not of your script; please report it with the run folder."),
                 )
             )
     facts.forget()

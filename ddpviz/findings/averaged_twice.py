@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace import records as r
 
@@ -27,7 +28,7 @@ _NEAR = 0.02  # of the ratio of two norms
 def check(tl: Timeline) -> Iterator[Finding]:
     for module in facts.shared(tl):
         found = {lane.rank: _again(tl, module, lane) for lane in facts.lanes(module)}
-        ranks = tuple(rank for rank, (steps, _) in found.items() if len(steps))
+        ranks = tuple(rank for rank, (steps, _rest) in found.items() if len(steps))
         if not ranks:
             continue
         lane, (steps, sites) = module.lanes[ranks[0]], found[ranks[0]]
@@ -37,20 +38,33 @@ def check(tl: Timeline) -> Iterator[Finding]:
         ratio = _ratio(lane, row)
         summed = ratio is not None and abs(ratio - n) < _NEAR * n
         result = (
-            f" It sums and does not divide, so every gradient is {n} times the mean, and with it the effective "
-            "learning rate."
+            _(
+                " It sums and does not divide, so every gradient is {n} times the mean, and with it the effective "
+                "learning rate.",
+                n=n,
+            )
             if summed
-            else " The gradients were the mean already: the second all-reduce is wasted."
+            else _(" The gradients were the mean already: the second all-reduce is wasted.")
             if ratio is not None and abs(ratio - 1) < _NEAR
             else ""
         )
         yield Finding(
             "averaged-twice",
             Severity.WARNING,
-            f"DDP all-reduced micro-step {after}{words.of(tl, module)}, and before step {int(row['index'])} the script "
-            f"all-reduced its gradients once more{words.at(where)}.{result}{words.again(len(steps), len(lane.steps))}",
-            "Leave the averaging to DDP and remove the all-reduce by hand; or keep DDP quiet with `with "
-            "model.no_sync():` and divide by the world size.",
+            _(
+                "DDP all-reduced micro-step {after}{of}, and before step {index} the script all-reduced its "
+                "gradients once more{at}.{result}{again}",
+                after=after,
+                of=words.of(tl, module),
+                index=int(row["index"]),
+                at=words.at(where),
+                result=result,
+                again=words.again(len(steps), len(lane.steps)),
+            ),
+            _(
+                "Leave the averaging to DDP and remove the all-reduce by hand; or keep DDP quiet with `with "
+                "model.no_sync():` and divide by the world size."
+            ),
             module=module.id,
             ranks=ranks,
             count=len(steps),

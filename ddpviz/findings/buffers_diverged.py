@@ -15,33 +15,41 @@ from collections.abc import Iterator
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 
 def check(tl: Timeline) -> Iterator[Finding]:
     for module in facts.shared(tl):
         records = [(lane.rank, lane.buffers) for lane in facts.lanes(module) if lane.buffers is not None]
-        if len(records) < len(module.ranks) or facts.joined(tl, module) or any(b.broadcast for _, b in records):
+        if len(records) < len(module.ranks) or facts.joined(tl, module) or any(b.broadcast for _rest, b in records):
             continue
-        if any((state := tl.ranks.get(rank)) is None or state.status != "finished" for rank, _ in records):
+        if any((state := tl.ranks.get(rank)) is None or state.status != "finished" for rank, _rest in records):
             continue
         names = records[0][1].names
-        if any(b.names != names for _, b in records):
+        if any(b.names != names for _rest, b in records):
             continue
-        columns = zip(*(b.checksums for _, b in records), strict=False)
+        columns = zip(*(b.checksums for _rest, b in records), strict=False)
         differ = [name for name, sums in zip(names, columns, strict=False) if len(set(sums)) > 1]
         if not differ:
             continue
         yield Finding(
             "buffers-diverged",
             Severity.WARNING,
-            f"At the end {words.plural(len(differ), 'buffer')}{words.of(tl, module)} differ between "
-            f"{words.ranks(module.ranks)} ({words.names(differ)}): with "
-            f"broadcast_buffers=False{words.at(module.site)} DDP does not broadcast them, so each rank evaluates with "
-            "its own.",
-            "Leave broadcast_buffers at True, convert BatchNorm with "
-            "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping, or average the buffers before you "
-            "evaluate or save.",
+            _(
+                "At the end {buffers}{of} differ between {ranks} ({names}): with broadcast_buffers=False{at} DDP "
+                "does not broadcast them, so each rank evaluates with its own.",
+                buffers=words.plural(len(differ), "buffer"),
+                of=words.of(tl, module),
+                ranks=words.ranks(module.ranks),
+                names=words.names(differ),
+                at=words.at(module.site),
+            ),
+            _(
+                "Leave broadcast_buffers at True, convert BatchNorm with "
+                "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping, or average the buffers "
+                "before you evaluate or save."
+            ),
             module=module.id,
             ranks=module.ranks,
             count=len(differ),

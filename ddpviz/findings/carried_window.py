@@ -19,6 +19,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _, ngettext
 from ddpviz.timeline.model import Lane, Timeline
 
 
@@ -40,12 +41,27 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "carried-window",
             Severity.WARNING,
-            f"The window{words.of(tl, module)} that begins at micro-step {first}{words.at(where)} holds "
-            f"{usual + extra} micro-steps instead of {usual}: {words.plural(extra, 'micro-step')} left over from "
-            f"before, and never stepped, went into it. {words.plural(len(starts), 'window is', 'windows are')} like "
-            f"that, and {words.plural(extra, 'micro-step')} {'was' if extra == 1 else 'were'} left over at the end.",
-            "Close the short window at the end of an epoch: synchronise and step on its last micro-step too, `if (i "
-            "+ 1) % accumulation == 0 or i + 1 == len(loader)`; or zero the gradients when an epoch starts.",
+            _(
+                "The window{of} that begins at micro-step {first}{at} holds {held} micro-steps instead of "
+                "{usual}: {micro_steps} left over from before, and never stepped, went into it. {windows}{left}",
+                of=words.of(tl, module),
+                first=first,
+                at=words.at(where),
+                held=usual + extra,
+                usual=usual,
+                micro_steps=words.plural(extra, "micro-step"),
+                windows=ngettext("{n:,} window is like that, ", "{n:,} windows are like that, ", len(starts)),
+                left=ngettext(
+                    "and {n:,} micro-step was left over at the end.",
+                    "and {n:,} micro-steps were left over at the end.",
+                    extra,
+                ),
+            ),
+            _(
+                "Close the short window at the end of an epoch: synchronise and step on its last micro-step too, "
+                "`if (i + 1) % accumulation == 0 or i + 1 == len(loader)`; or zero the gradients when an epoch "
+                "starts."
+            ),
             module=module.id,
             ranks=ranks,
             count=len(starts),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpviz.findings import facts, words
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -27,10 +28,14 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
     if not len(indices):
         return Why(
             "no-pass",
-            "No backward pass produced them: they came from torch.autograd.grad or were written into .grad by hand, "
-            "and DDP never sees those",
-            "Get the gradients with loss.backward(), or average them yourself before the step: "
-            "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()",
+            _(
+                "No backward pass produced them: they came from torch.autograd.grad or were written into .grad by "
+                "hand, and DDP never sees those"
+            ),
+            _(
+                "Get the gradients with loss.backward(), or average them yourself before the step: "
+                "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()"
+            ),
         )
     rows = lane.passes[np.asarray(indices)]
     last = rows[-1]
@@ -43,29 +48,38 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
         hook = f" '{module.hook}'" if module.hook else ""
         return Why(
             "hook",
-            f"DDP handed the buckets to the communication hook{hook}, and the hook sent nothing",
-            "Let the hook all-reduce bucket.buffer() and divide by the world size, or do not register it",
+            _("DDP handed the buckets to the communication hook{hook}, and the hook sent nothing", hook=hook),
+            _("Let the hook all-reduce bucket.buffer() and divide by the world size, or do not register it"),
         )
     replaced = _replaced(tl, module, lane)
     if replaced and int(last["unreduced"]) >= int(last["touched"]) > 0 and not int(last["launched"]):
         return Why(
             "replaced",
-            f"The parameters that received them ({words.names(replaced)}) are not the ones that DDP was built with",
-            "Change the parameters first (load_state_dict(assign=True), new layers, unfreezing), then wrap the model "
-            "in DistributedDataParallel",
+            _(
+                "The parameters that received them ({names}) are not the ones that DDP was built with",
+                names=words.names(replaced),
+            ),
+            _(
+                "Change the parameters first (load_state_dict(assign=True), new layers, unfreezing), then wrap the "
+                "model in DistributedDataParallel"
+            ),
         )
     if known and flags & PassFlag.NO_SYNC_FORWARD and not flags & PassFlag.NO_SYNC_BACKWARD:
         return Why(
             "forward-only",
-            f"The forward of micro-step {int(last['index'])}{forward} ran inside no_sync(), and the forward decides: "
-            "leaving no_sync() for the backward alone changes nothing",
-            "Run the forward and the backward of the last micro-step before the step outside no_sync()",
+            _(
+                "The forward of micro-step {index}{forward} ran inside no_sync(), and the forward decides: leaving "
+                "no_sync() for the backward alone changes nothing",
+                index=int(last["index"]),
+                forward=forward,
+            ),
+            _("Run the forward and the backward of the last micro-step before the step outside no_sync()"),
         )
     if known and bool(facts.has(rows, PassFlag.NO_SYNC_FORWARD | PassFlag.NO_SYNC_BACKWARD).all()):
         return Why(
             "no-sync",
-            f"{words.start(which)} ran under no_sync()",
-            "Leave no_sync() for the forward and backward of the last micro-step before the step",
+            _("{which} ran under no_sync()", which=words.start(which)),
+            _("Leave no_sync() for the forward and backward of the last micro-step before the step"),
         )
     synced = np.flatnonzero(lane.sync[: int(last["index"])] != int(Sync.LOCAL))
     earlier = int(synced[-1]) if len(synced) else -1
@@ -74,44 +88,61 @@ def why_local(tl: Timeline, module: Module, lane: Lane, indices: Sequence[int]) 
         if used_up:
             return Why(
                 "spent",
-                f"No DDP forward came between micro-step {earlier}, which was all-reduced, and {which}: it is a "
-                "second backward of one forward (retain_graph=True), or the model was called around its wrapper; DDP "
-                "all-reduces once for each forward",
-                "Run one backward on the sum of the losses, and call the wrapper, model(x), for every forward",
+                _(
+                    "No DDP forward came between micro-step {earlier}, which was all-reduced, and {which}: it is a "
+                    "second backward of one forward (retain_graph=True), or the model was called around its wrapper; "
+                    "DDP all-reduces once for each forward",
+                    earlier=earlier,
+                    which=which,
+                ),
+                _("Run one backward on the sum of the losses, and call the wrapper, model(x), for every forward"),
             )
         return Why(
             "bypass",
-            f"No DDP forward came before {which}: the model was called around its wrapper, as ddp.module(x) does, and "
-            "then DDP does not average",
-            "Call the wrapper itself, model(x), for every forward whose loss is trained on",
+            _(
+                "No DDP forward came before {which}: the model was called around its wrapper, as ddp.module(x) "
+                "does, and then DDP does not average",
+                which=which,
+            ),
+            _("Call the wrapper itself, model(x), for every forward whose loss is trained on"),
         )
     if known and flags & PassFlag.NO_SYNC_BACKWARD and flags & PassFlag.NO_SYNC_FORWARD:
         return Why(
             "no-sync",
-            f"Micro-step {int(last['index'])}, the last before the step, ran under no_sync()",
-            "Leave no_sync() for the forward and backward of the last micro-step before the step",
+            _("Micro-step {index}, the last before the step, ran under no_sync()", index=int(last["index"])),
+            _("Leave no_sync() for the forward and backward of the last micro-step before the step"),
         )
     missing = _missing(module, lane, last)
     if missing:
         return Why(
             "incomplete",
-            f"The bucket never became complete: {words.names(missing)} received no gradient, so its all-reduce was "
-            "never sent",
-            f"Use {words.names(missing, 2)} in the loss, remove or freeze what is not used before wrapping, or pass "
-            "find_unused_parameters=True to DistributedDataParallel",
+            _(
+                "The bucket never became complete: {names} received no gradient, so its all-reduce was never sent",
+                names=words.names(missing),
+            ),
+            _(
+                "Use {names} in the loss, remove or freeze what is not used before wrapping, or pass "
+                "find_unused_parameters=True to DistributedDataParallel",
+                names=words.names(missing, 2),
+            ),
         )
     if used_up:
         return Why(
             "spent",
-            "DDP all-reduces once for each forward that arms it, in the next backward, whatever loss that belongs "
-            f"to; micro-step {earlier} had already used it up",
-            "Run one backward on the sum of the losses, or run each forward directly before its backward, with the "
-            "last pair outside no_sync()",
+            _(
+                "DDP all-reduces once for each forward that arms it, in the next backward, whatever loss that "
+                "belongs to; micro-step {earlier} had already used it up",
+                earlier=earlier,
+            ),
+            _(
+                "Run one backward on the sum of the losses, or run each forward directly before its backward, with "
+                "the last pair outside no_sync()"
+            ),
         )
     return Why(
         "flags",
-        f"{words.start(which)} issued no all-reduce",
-        "Run forward and backward of the last micro-step before the step through the DDP wrapper, outside no_sync()",
+        _("{which} issued no all-reduce", which=words.start(which)),
+        _("Run forward and backward of the last micro-step before the step through the DDP wrapper, outside no_sync()"),
     )
 
 

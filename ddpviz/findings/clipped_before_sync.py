@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
 from ddpviz.trace import records as r
 
@@ -31,15 +32,24 @@ def check(tl: Timeline) -> Iterator[Finding]:
         lane, clips = module.lanes[ranks[0]], found[ranks[0]]
         first = clips[0]
         where = tl.site(lane.rank, first.site)
-        norm = f" from norm {first.norm:.3g}" if first.norm is not None else ""
+        norm = _(" from norm {norm:.3g}", norm=first.norm) if first.norm is not None else ""
         indices = sorted({c.after for c in clips})
         yield Finding(
             "clipped-before-sync",
             Severity.WARNING,
-            f"Gradients{words.of(tl, module)} were clipped to {first.limit:g}{norm} after micro-step {first.after} on "
-            f"rank {lane.rank}{words.at(where)}, before any all-reduce: the clip acts on this rank's partial sum, not "
-            f"on the averaged gradient. It did so after {words.plural(len(indices), 'micro-step')}.",
-            "Clip once a window, after the backward that synchronises and right before optimizer.step().",
+            _(
+                "Gradients{of} were clipped to {limit:g}{norm} after micro-step {after} on rank {rank}{at}, before "
+                "any all-reduce: the clip acts on this rank's partial sum, not on the averaged gradient. It did so "
+                "after {micro_steps}.",
+                of=words.of(tl, module),
+                limit=first.limit,
+                norm=norm,
+                after=first.after,
+                rank=lane.rank,
+                at=words.at(where),
+                micro_steps=words.plural(len(indices), "micro-step"),
+            ),
+            _("Clip once a window, after the backward that synchronises and right before optimizer.step()."),
             module=module.id,
             ranks=ranks,
             count=len(indices),

@@ -19,6 +19,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _, ngettext
 from ddpviz.timeline.model import Gradients, Lane, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -40,16 +41,32 @@ def check(tl: Timeline) -> Iterator[Finding]:
         where = tl.site(lane.rank, int(lane.passes[first]["backward_site"]))
         of = words.of(tl, module)
         whole = len(indices) == len(lane.passes)
-        which = "No backward pass" if whole else words.start(words.numbered("micro-step", indices))
-        verb = "came" if whole else "did not come"
+        came = (
+            _("No backward pass{of}{at} came from a forward of the DDP wrapper", of=of, at=words.at(where))
+            if whole
+            else ngettext(
+                "{micro_steps}{of}{at} did not come from a forward of the DDP wrapper",
+                "{micro_steps}{of}{at} did not come from a forward of the DDP wrapper",
+                len(indices),
+                micro_steps=words.start(words.numbered("micro-step", indices)),
+                of=of,
+                at=words.at(where),
+            )
+        )
         yield Finding(
             "ddp-bypassed",
             Severity.ERROR,
-            f"{which}{of}{words.at(where)} {verb} from a forward of the DDP wrapper: the wrapped module was called "
-            f"directly, so DDP never prepared its all-reduce, and {words.plural(len(indices), 'micro-step')} of "
-            f"gradients on {words.ranks(ranks, module.ranks)} went into steps without being averaged.",
-            "Call the wrapper, model(x), instead of model.module(x) or the bare network, wherever the loss is "
-            "trained on; .module is for saving and for evaluation without gradients.",
+            _(
+                "{came}: the wrapped module was called directly, so DDP never prepared its all-reduce, and "
+                "{micro_steps} of gradients on {ranks} went into steps without being averaged.",
+                came=came,
+                micro_steps=words.plural(len(indices), "micro-step"),
+                ranks=words.ranks(ranks, module.ranks),
+            ),
+            _(
+                "Call the wrapper, model(x), instead of model.module(x) or the bare network, wherever the loss is "
+                "trained on; .module is for saving and for evaluation without gradients."
+            ),
             module=module.id,
             ranks=ranks,
             count=len(indices),
@@ -64,7 +81,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
 
 def _bypassing(lane: Lane) -> facts.Ints:
     """Passes without a DDP forward that fed a step of never-averaged gradients."""
-    _, step = facts.segments(lane)
+    _rest, step = facts.segments(lane)
     if not len(step):
         return np.zeros(0, np.int64)
     local = lane.gradients == int(Gradients.LOCAL)

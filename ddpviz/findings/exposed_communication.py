@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Timeline
 
 _PASSES, _SHARE, _PART = 20, 0.5, 0.1
@@ -56,12 +57,26 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "exposed-communication",
             Severity.INFO,
-            f"{worst.share:.0%} of the all-reduce time{words.of(tl, module)} is not hidden behind backward on rank "
-            f"{rank}: {words.duration(float(np.median(worst.exposed)))} a pass (median of {len(worst.passes):,}), "
-            f"{exposed / spent:.0%} of the time of the "
-            f"loop.{' All parameters are in one bucket, which leaves nothing to overlap.' if one else ''}",
-            ("Let buckets start earlier with a smaller bucket_cap_mb, " if one else "Send less or less often: ")
-            + "accumulate over more micro-steps with no_sync(), or compress (fp16_compress_hook).",
+            _(
+                "{share:.0%} of the all-reduce time{of} is not hidden behind backward on rank {rank}: {time} a "
+                "pass (median of {count:,}), {part:.0%} of the time of the loop.{one}",
+                share=worst.share,
+                of=words.of(tl, module),
+                rank=rank,
+                time=words.duration(float(np.median(worst.exposed))),
+                count=len(worst.passes),
+                part=exposed / spent,
+                one=_(" All parameters are in one bucket, which leaves nothing to overlap.") if one else "",
+            ),
+            _(
+                "Let buckets start earlier with a smaller bucket_cap_mb, accumulate over more micro-steps with "
+                "no_sync(), or compress (fp16_compress_hook)."
+            )
+            if one
+            else _(
+                "Send less or less often: accumulate over more micro-steps with no_sync(), or compress "
+                "(fp16_compress_hook)."
+            ),
             module=module.id,
             ranks=tuple(found),
             count=len(worst.passes),

@@ -19,13 +19,14 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Gradients, Timeline
 from ddpviz.trace.records import StepFlag
 
 
 def check(tl: Timeline) -> Iterator[Finding]:
     for module in facts.shared(tl):
-        indices, _, equal = facts.compared(tl, module)
+        indices, _rest, equal = facts.compared(tl, module)
         differ = indices[equal == 0]
         if not len(differ):
             continue
@@ -48,24 +49,39 @@ def check(tl: Timeline) -> Iterator[Finding]:
             early |= row is not None and facts.in_own_backward(lane, row)
             if row is not None and int(row["flags"]) & StepFlag.HAS_GRAD:
                 norms.append((lane.rank, float(row["grad_norm"])))
-        shown = ", ".join(f"{norm:.6g} on rank {rank}" for rank, norm in norms[:4])
+        shown = ", ".join(_("{norm:.6g} on rank {rank}", norm=norm, rank=rank) for rank, norm in norms[:4])
         where = step.site
         after = next((a for a in part.after if a is not None and a >= 0), None)
         of, number = words.of(tl, module), step.index
         message = (
-            f"Step {number}{of}{words.at(where)} ran inside the backward of micro-step {after}, as an optimizer in a "
-            "gradient hook does, and DDP averages a bucket only when all of it has arrived: the step used gradients "
-            f"that differ between ranks (norm {shown})."
+            _(
+                "Step {number}{of}{at} ran inside the backward of micro-step {after}, as an optimizer in a "
+                "gradient hook does, and DDP averages a bucket only when all of it has arrived: the step used "
+                "gradients that differ between ranks (norm {shown}).",
+                number=number,
+                of=of,
+                at=words.at(where),
+                after=after,
+                shown=shown,
+            )
             if early
-            else f"Micro-step {after}{of} was all-reduced, yet step {number}{words.at(where)} used gradients that "
-            f"differ between ranks (norm {shown}): something changed them after the all-reduce, on each rank in its "
-            "own way."
+            else _(
+                "Micro-step {after}{of} was all-reduced, yet step {number}{at} used gradients that differ between "
+                "ranks (norm {shown}): something changed them after the all-reduce, on each rank in its own way.",
+                after=after,
+                of=of,
+                number=number,
+                at=words.at(where),
+                shown=shown,
+            )
         )
         advice = (
-            "Step after the backward has returned: no optimizer in a hook of a parameter that DDP averages."
+            _("Step after the backward has returned: no optimizer in a hook of a parameter that DDP averages.")
             if early
-            else "Between backward and step, do the same to the gradients on every rank: no scaling, clipping or noise "
-            "by a value that only one rank knows. All-reduce such a value first."
+            else _(
+                "Between backward and step, do the same to the gradients on every rank: no scaling, clipping or "
+                "noise by a value that only one rank knows. All-reduce such a value first."
+            )
         )
         yield Finding(
             "gradients-changed-after-sync",

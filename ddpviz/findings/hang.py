@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ddpviz.findings import standing, words
+from ddpviz.language import _, ngettext
 from ddpviz.timeline.model import RankState, Site, Timeline
 
 PATIENCE = 4  # times the limit for a rank that is idle outside any collective
@@ -70,19 +71,33 @@ class Hang:
         first = self.waiting[0]
         group = [w for w in self.waiting if (w.what, w.site) == (first.what, first.site)]
         who = words.start(words.ranks([w.rank for w in group]))
-        verb = "have" if len(group) > 1 else "has"
         age = words.duration(max(0, self.now_ns - min(w.since_ns for w in group)))
-        head = f"{who} {verb} waited {age} in {first.what}{words.at(first.site)}"
+        head = ngettext(
+            "{who} has waited {age} in {what}{at}",
+            "{who} have waited {age} in {what}{at}",
+            len(group),
+            who=who,
+            age=age,
+            what=first.what,
+            at=words.at(first.site),
+        )
         gone = [m for m in self.missing if m.rank not in {w.rank for w in group}]
         if not gone:
-            return f"{head}. All its ranks are there, and it does not end: look at the network or the device."
+            return _(
+                "{head}. All its ranks are there, and it does not end: look at the network or the device.", head=head
+            )
         names = words.ranks([m.rank for m in gone])
-        parts = [f"{head} for {names}, which will not come."]
-        for m in gone[:3]:
-            last = f"; the last it did: {m.last}" if m.last else ""
-            parts.append(f"Rank {m.rank} {m.doing}{last}.")
+        parts = [_("{head} for {names}, which will not come.", head=head, names=names)]
+        parts += [
+            _("Rank {rank} {doing}; the last it did: {last}.", rank=m.rank, doing=m.doing, last=m.last)
+            if m.last
+            else _("Rank {rank} {doing}.", rank=m.rank, doing=m.doing)
+            for m in gone[:3]
+        ]
         others = [w for w in self.waiting if w not in group and w.rank not in {m.rank for m in gone}]
-        parts += [f"Rank {w.rank} waits in {w.what}{words.at(w.site)}." for w in others[:2]]
+        parts += [
+            _("Rank {rank} waits in {what}{at}.", rank=w.rank, what=w.what, at=words.at(w.site)) for w in others[:2]
+        ]
         return " ".join(parts)
 
     @property
@@ -90,18 +105,25 @@ class Hang:
         """What to do about it."""
         states = {m.state for m in self.missing}
         if "ended" in states:
-            return (
-                "Give every rank the same number of batches, or let all of them leave the loop together; for uneven "
-                "data use `with model.join():`."
+            return _(
+                "Give every rank the same number of batches, or let all of them leave the loop together; for "
+                "uneven data use `with model.join():`."
             )
         if self.mismatch or "waits" in states:
-            return (
+            return _(
                 "All ranks have to issue the same collectives in the same order: look for one that only some ranks "
                 "reach (if rank == 0, a skipped batch, loops of different length, a metric computed on one rank)."
             )
         if "silent" in states:
-            return "Look for native code that holds the GIL after what that rank did last: it stops all Python threads."
-        return "Look at what that rank is doing at the line above, and why it does not get to the collective."
+            return _(
+                "Look for native code that holds the GIL after what that rank did last: it stops all Python threads."
+            )
+        if "unknown" in states:
+            return _(
+                "Look at what that rank's script waits for before it imports torch: a file, a lock, a download, a "
+                "question to a user."
+            )
+        return _("Look at what that rank is doing at the line above, and why it does not get to the collective.")
 
     @property
     def site(self) -> Site:
@@ -153,11 +175,15 @@ def waiters(tl: Timeline) -> list[Waiter]:
 
 
 def _order(state: RankState) -> int:
-    """Waiting in a backward pass first, then in another collective, then in setting up."""
+    """Waiting in DDP's own collectives first: that one trains. Then in another collective, then in setting up."""
     stack = state.stack
     if stack is None:
         return 3
-    return 0 if stack.pass_index >= 0 and stack.doing == "all-reduce" else 2 if stack.doing in standing.SETUP else 1
+    if stack.doing in ("forward broadcast", "bucket rebuild") or (
+        stack.pass_index >= 0 and stack.doing == "all-reduce"
+    ):
+        return 0
+    return 2 if stack.doing in standing.SETUP else 1
 
 
 def _needed(tl: Timeline, state: RankState) -> tuple[int, ...]:
@@ -236,9 +262,9 @@ def _hang(tl: Timeline, rank: int, waiting: dict[int, RankState], needed: tuple[
         absent = lower or absent
     ordered = [rank, *(k for k in sorted(waiting) if k != rank and k not in absent)]
     blocked = tuple(_waiter(tl, k, waiting[k]) for k in ordered if k not in absent or k == rank)
-    missing = tuple(_missing(tl, k, now) for k in absent if k != rank)
+    absentees = tuple(missing(tl, k, now) for k in absent if k != rank)
     since = min(w.since_ns for w in blocked)
-    return Hang(blocked, missing, since, now, mismatch)
+    return Hang(blocked, absentees, since, now, mismatch)
 
 
 def _passes(tl: Timeline, rank: int) -> int:
@@ -268,11 +294,12 @@ def _waiter(tl: Timeline, rank: int, state: RankState) -> Waiter:
     )
 
 
-def _missing(tl: Timeline, rank: int, now: int) -> Missing:
+def missing(tl: Timeline, rank: int, now: int) -> Missing:
+    """Where a rank that does not come stands."""
     state = tl.ranks.get(rank)
     if state is None:
         return Missing(
-            rank, "unknown", "has not said anything yet: it did not get as far as importing torch", "", 0, Site(), ()
+            rank, "unknown", _("has not said anything yet: it did not get as far as importing torch"), "", 0, Site(), ()
         )
     stack = state.stack
     site = tl.site(rank, stack.site) if stack is not None else Site()
@@ -281,17 +308,22 @@ def _missing(tl: Timeline, rank: int, now: int) -> Missing:
     age = words.duration(max(0, now - standing.quiet_since(state)))
     if not standing.alive(state, tl):
         if state.exit is not None and state.exit.reason in ("finished", "detached") and not state.exit.code:
-            doing = "has finished its script"
+            doing = _("has finished its script")
         elif state.exit is not None and state.exit.error:
-            doing = f"has ended with {state.exit.error.splitlines()[0]}"
+            doing = _("has ended with {error}", error=state.exit.error.splitlines()[0])
         else:
-            doing = f"has ended ({standing.ending(state)})"
+            doing = _("has ended ({ending})", ending=standing.ending(state))
         return Missing(rank, "ended", doing, last, state.exit.at if state.exit else state.last_ns, site, frames)
     if standing.waits(state, tl) and stack is not None:
         return Missing(
             rank,
             "waits",
-            f"waits in {standing.operation(tl, stack)}{words.at(site)} since {age}",
+            _(
+                "waits in {operation}{at} since {age}",
+                operation=standing.operation(tl, stack),
+                at=words.at(site),
+                age=age,
+            ),
             last,
             standing.quiet_since(state),
             site,
@@ -303,7 +335,7 @@ def _missing(tl: Timeline, rank: int, now: int) -> Missing:
         return Missing(
             rank,
             "silent",
-            f"has an interpreter that does not answer since {quiet}{where}",
+            _("has an interpreter that does not answer since {quiet}{where}", quiet=quiet, where=where),
             last,
             state.beat_ns,
             site,
@@ -311,8 +343,14 @@ def _missing(tl: Timeline, rank: int, now: int) -> Missing:
         )
     busy = state.cpu_ns >= 0 and state.busy_ns >= state.beat_ns > 0
     if busy:
-        return Missing(rank, "computes", f"computes{words.at(site)}", last, state.progress_ns, site, frames)
+        return Missing(rank, "computes", _("computes{at}", at=words.at(site)), last, state.progress_ns, site, frames)
     where = words.at(site) or (f" ({frames[0]})" if frames else "")
     return Missing(
-        rank, "idle", f"is idle outside any collective{where} since {age}", last, state.progress_ns, site, frames
+        rank,
+        "idle",
+        _("is idle outside any collective{where} since {age}", where=where, age=age),
+        last,
+        state.progress_ns,
+        site,
+        frames,
     )

@@ -20,6 +20,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
 from ddpviz.trace.records import BucketFlag, PassFlag
 
@@ -42,7 +43,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
 
 def _silent(lane: Lane) -> facts.Ints:
     """Passes whose buckets the hook got and sent nowhere, and which fed a step of never-averaged gradients."""
-    _, step = facts.segments(lane)
+    _rest, step = facts.segments(lane)
     if not len(step) or not len(lane.gradients):
         return np.zeros(0, np.int64)
     local = (lane.gradients == int(Gradients.LOCAL))[np.maximum(step, 0)] & (step >= 0)
@@ -97,29 +98,59 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], passes: facts
     first, n = int(passes[0]), len(module.ranks)
     lane = module.lanes[ranks[0]]
     where = tl.site(lane.rank, int(lane.passes[first]["backward_site"])) if first < len(lane.passes) else module.site
-    hook = f"The communication hook{' ' + repr(module.hook) if module.hook else ''}{words.of(tl, module)}"
-    measured = f"measured in {words.plural(len(passes), 'micro-step')} from micro-step {first} on"
+    hook = _(
+        "The communication hook{name}{of}",
+        name=" " + repr(module.hook) if module.hook else "",
+        of=words.of(tl, module),
+    )
+    measured = _(
+        "measured in {micro_steps} from micro-step {first} on",
+        micro_steps=words.plural(len(passes), "micro-step"),
+        first=first,
+    )
     message, advice = {
         "sum": (
-            f"{hook} returns the sum over the {n} ranks, not their mean ({measured}): every gradient, and with it the "
-            f"effective learning rate, is {n} times what DDP would give.",
-            f"Divide in the hook: bucket.buffer().div_({n}) before the all-reduce, with dist.get_world_size() for the "
-            "number.",
+            _(
+                "{hook} returns the sum over the {n} ranks, not their mean ({measured}): every gradient, and with "
+                "it the effective learning rate, is {n} times what DDP would give.",
+                hook=hook,
+                n=n,
+                measured=measured,
+            ),
+            _(
+                "Divide in the hook: bucket.buffer().div_({n}) before the all-reduce, with dist.get_world_size() "
+                "for the number.",
+                n=n,
+            ),
         ),
         "twice": (
-            f"{hook} returns the mean divided once more by the {n} ranks ({measured}): gradients are {n} times too "
-            "small.",
-            "Divide by the world size once: in the hook, or in the loss, not in both.",
+            _(
+                "{hook} returns the mean divided once more by the {n} ranks ({measured}): gradients are {n} times "
+                "too small.",
+                hook=hook,
+                n=n,
+                measured=measured,
+            ),
+            _("Divide by the world size once: in the hook, or in the loss, not in both."),
         ),
         "own": (
-            f"{hook} gives each rank back what it put in ({measured}): a collective runs, but no rank receives the "
-            "others' gradients.",
-            "Return the future of the all-reduced tensor, so that the reducer copies that back.",
+            _(
+                "{hook} gives each rank back what it put in ({measured}): a collective runs, but no rank receives "
+                "the others' gradients.",
+                hook=hook,
+                measured=measured,
+            ),
+            _("Return the future of the all-reduced tensor, so that the reducer copies that back."),
         ),
         "silent": (
-            f"{hook} sent nothing in {words.plural(len(passes), 'micro-step')} from micro-step {first} on: DDP handed "
-            "it the buckets and took them back unchanged.",
-            "Let the hook all-reduce bucket.buffer() and divide by the world size, or do not register it.",
+            _(
+                "{hook} sent nothing in {micro_steps} from micro-step {first} on: DDP handed it the buckets and "
+                "took them back unchanged.",
+                hook=hook,
+                micro_steps=words.plural(len(passes), "micro-step"),
+                first=first,
+            ),
+            _("Let the hook all-reduce bucket.buffer() and divide by the world size, or do not register it."),
         ),
     }[kind]
     return Finding(

@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -39,7 +40,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
         norms, use = np.ascontiguousarray(norms[:, real]), use[real]
         if norms.shape[1] < 2:
             continue
-        _, same = np.unique(norms.view(np.uint64), axis=0, return_inverse=True)
+        _rest, same = np.unique(norms.view(np.uint64), axis=0, return_inverse=True)
         same = np.asarray(same).reshape(-1)
         sizes = np.bincount(same)
         groups = [tuple(lanes[i].rank for i in np.flatnonzero(same == g)) for g in np.flatnonzero(sizes > 1)]
@@ -54,10 +55,18 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "identical-batches",
             Severity.WARNING,
-            f"{words.start(which)} computed bit-equal gradients{words.of(tl, module)} in all {len(use):,} measured "
-            f"micro-steps{words.at(where)}: they see the same batches, and do the same work as one rank.",
-            "Give each rank its own share: DistributedSampler with sampler.set_epoch(epoch), or a seed that differs "
-            "by rank for the data (not for the initial weights).",
+            _(
+                "{which} computed bit-equal gradients{of} in all {count:,} measured micro-steps{at}: they see the "
+                "same batches, and do the same work as one rank.",
+                which=words.start(which),
+                of=words.of(tl, module),
+                count=len(use),
+                at=words.at(where),
+            ),
+            _(
+                "Give each rank its own share: DistributedSampler with sampler.set_epoch(epoch), or a seed that "
+                "differs by rank for the data (not for the initial weights)."
+            ),
             module=module.id,
             ranks=tuple(sorted(r for g in groups for r in g)),
             count=len(use),

@@ -23,6 +23,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace.records import StepFlag
 
@@ -30,7 +31,7 @@ from ddpviz.trace.records import StepFlag
 def check(tl: Timeline) -> Iterator[Finding]:
     for module in tl.modules:
         found = {lane.rank: _lost(tl, module, lane) for lane in facts.lanes(module)}
-        ranks = tuple(rank for rank, (lost, _) in found.items() if len(lost))
+        ranks = tuple(rank for rank, (lost, _rest) in found.items() if len(lost))
         if ranks:
             yield _cleared(tl, module, ranks, *found[ranks[0]])
             continue
@@ -78,7 +79,7 @@ def _lost(tl: Timeline, module: Module, lane: Lane) -> tuple[facts.Ints, facts.I
 
 def _feeding(lane: Lane) -> facts.Ints:
     """Passes whose gradients a step used, or GradScaler skipped."""
-    _, step = facts.segments(lane)
+    _rest, step = facts.segments(lane)
     return np.flatnonzero(step != -1)
 
 
@@ -114,16 +115,21 @@ def _cleared(tl: Timeline, module: Module, ranks: tuple[int, ...], lost: facts.I
     clear = lane.clears[clears[0]]
     where = tl.site(lane.rank, int(clear["site"]))
     of, total = words.of(tl, module), len(lane.passes)
-    message = (
-        f"The gradients of {words.numbered('micro-step', lost)}{of} were cleared{words.at(where)} before any step used "
-        f"them: the work of {len(lost):,} of {words.plural(total, 'micro-step')} was thrown away on "
-        f"{words.ranks(ranks, module.ranks)}."
+    message = _(
+        "The gradients of {micro_steps}{of} were cleared{at} before any step used them: the work of "
+        "{lost:,} of {total} was thrown away on {ranks}.",
+        micro_steps=words.numbered("micro-step", lost),
+        of=of,
+        at=words.at(where),
+        lost=len(lost),
+        total=words.plural(total, "micro-step"),
+        ranks=words.ranks(ranks, module.ranks),
     )
     if facts.has(lane.steps, StepFlag.NO_GRADS).all():
-        message += f" None of the {words.plural(len(lane.steps), 'step')} found any gradient."
-        advice = "Call zero_grad() after optimizer.step(), or before the backward; not between the two."
+        message += _(" None of the {steps} found any gradient.", steps=words.plural(len(lane.steps), "step"))
+        advice = _("Call zero_grad() after optimizer.step(), or before the backward; not between the two.")
     else:
-        advice = "Call zero_grad() once a window, right after optimizer.step(), not for every micro-step."
+        advice = _("Call zero_grad() once a window, right after optimizer.step(), not for every micro-step.")
     return Finding(
         "lost-micro-steps",
         Severity.WARNING,
@@ -147,11 +153,19 @@ def _left_over(tl: Timeline, module: Module, ranks: tuple[int, ...], left: facts
     return Finding(
         "lost-micro-steps",
         Severity.WARNING,
-        f"The job ended with {words.plural(len(left), 'micro-step')}{words.of(tl, module)} "
-        f"({words.ranges(left.tolist())}{', ' + where.short if where.file else ''}) whose gradients no step used, on "
-        f"{words.ranks(ranks, module.ranks)}: the last window was never closed.",
-        "Close the short window too: synchronise and step on the last micro-step of the data as well, `if (i + 1) % "
-        "accumulation == 0 or i + 1 == len(loader)`.",
+        _(
+            "The job ended with {micro_steps}{of} ({numbers}{at}) whose gradients no step used, on {ranks}: "
+            "the last window was never closed.",
+            micro_steps=words.plural(len(left), "micro-step"),
+            of=words.of(tl, module),
+            numbers=words.ranges(left.tolist()),
+            at=", " + where.short if where.file else "",
+            ranks=words.ranks(ranks, module.ranks),
+        ),
+        _(
+            "Close the short window too: synchronise and step on the last micro-step of the data as well, `if "
+            "(i + 1) % accumulation == 0 or i + 1 == len(loader)`."
+        ),
         module=module.id,
         ranks=ranks,
         count=len(left),

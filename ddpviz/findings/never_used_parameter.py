@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from ddpviz.findings import facts, torch_refused, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 _CHANCES = 8
@@ -43,15 +44,24 @@ def check(tl: Timeline) -> Iterator[Finding]:
             continue
         names = words.layers(module, sorted(unused))
         numel = sum(module.params[p].numel for p in unused)
-        each = " They are sent in every all-reduce all the same." if len(module.ranks) > 1 else ""
+        each = _(" They are sent in every all-reduce all the same.") if len(module.ranks) > 1 else ""
         yield Finding(
             "never-used-parameter",
             Severity.WARNING,
-            f"{words.plural(len(unused), 'parameter')}{words.of(tl, module)} ({names}; "
-            f"{words.plural(numel, 'element')}) received no gradient in any of {words.plural(passes, 'micro-step')} "
-            f"on any rank.{each}",
-            "Use them in the loss, or remove them or freeze them (requires_grad_(False)) before wrapping; then "
-            "find_unused_parameters is not needed either.",
+            _(
+                "{parameters}{of} ({names}; {elements}) received no gradient in any of {micro_steps} on any "
+                "rank.{each}",
+                parameters=words.plural(len(unused), "parameter"),
+                of=words.of(tl, module),
+                names=names,
+                elements=words.plural(numel, "element"),
+                micro_steps=words.plural(passes, "micro-step"),
+                each=each,
+            ),
+            _(
+                "Use them in the loss, or remove them or freeze them (requires_grad_(False)) before wrapping; then "
+                "find_unused_parameters is not needed either."
+            ),
             module=module.id,
             ranks=module.ranks,
             count=len(unused),

@@ -21,26 +21,39 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import N_, NN_, _, ngettext
 from ddpviz.timeline.model import Gradients, Lane, Sync, Timeline
 from ddpviz.trace.records import PassFlag
 
 _TEXT = {
     "backward": (
-        "{which}{of}{at} ran {its} backward inside no_sync() and {its} forward outside, and {were} all-reduced: the "
-        "forward "
-        "decides, so the context has no effect here.",
-        "Put the forward into the same `with model.no_sync():` block as its backward.",
+        NN_(
+            "{which}{of}{at} ran its backward inside no_sync() and its forward outside, and was all-reduced: the "
+            "forward decides, so the context has no effect here.",
+            "{which}{of}{at} ran their backward inside no_sync() and their forward outside, and were all-reduced: the "
+            "forward decides, so the context has no effect here.",
+        ),
+        N_("Put the forward into the same `with model.no_sync():` block as its backward."),
     ),
     "armed": (
-        "{which}{of}{at} ran inside no_sync() and {were} all-reduced all the same: a forward outside the context came "
-        "before "
-        "and armed the reducer, which stays armed until the next backward.",
-        "Run forwards that are not trained on (metrics, validation) under torch.no_grad(), or inside no_sync() too.",
+        NN_(
+            "{which}{of}{at} ran inside no_sync() and was all-reduced all the same: a forward outside the context came "
+            "before and armed the reducer, which stays armed until the next backward.",
+            "{which}{of}{at} ran inside no_sync() and were all-reduced all the same: a forward outside the context "
+            "came before and armed the reducer, which stays armed until the next backward.",
+        ),
+        N_(
+            "Run forwards that are not trained on (metrics, validation) under torch.no_grad(), or inside no_sync() too."
+        ),
     ),
     "forward": (
-        "{which}{of}{at} ran {its} forward inside no_sync() and {its} backward outside, and stayed local: the forward "
-        "decides, so leaving the context for the backward changes nothing.",
-        "Leave no_sync() for the forward of the micro-step that should synchronise, not for its backward alone.",
+        NN_(
+            "{which}{of}{at} ran its forward inside no_sync() and its backward outside, and stayed local: the forward "
+            "decides, so leaving the context for the backward changes nothing.",
+            "{which}{of}{at} ran their forward inside no_sync() and their backward outside, and stayed local: the "
+            "forward decides, so leaving the context for the backward changes nothing.",
+        ),
+        N_("Leave no_sync() for the forward of the micro-step that should synchronise, not for its backward alone."),
     ),
 }
 
@@ -54,18 +67,17 @@ def check(tl: Timeline) -> Iterator[Finding]:
                 continue
             lane, indices = module.lanes[ranks[0]], found[ranks[0]][kind]
             where = tl.site(lane.rank, int(lane.passes[indices[0]]["backward_site"]))
-            many = len(indices) > 1
             yield Finding(
                 "no-sync-split",
                 Severity.WARNING,
-                text.format(
+                ngettext(
+                    *text,
+                    len(indices),
                     which=words.start(words.numbered("micro-step", indices)),
                     of=words.of(tl, module),
                     at=words.at(where),
-                    its="their" if many else "its",
-                    were="were" if many else "was",
                 ),
-                advice,
+                _(advice),
                 module=module.id,
                 ranks=ranks,
                 count=len(indices),
@@ -84,7 +96,7 @@ def _split(lane: Lane) -> dict[str, facts.Ints]:
     forward = (flags & int(PassFlag.NO_SYNC_FORWARD)) != 0
     backward = (flags & int(PassFlag.NO_SYNC_BACKWARD)) != 0
     synced, local = lane.sync == int(Sync.SYNCED), lane.sync == int(Sync.LOCAL)
-    _, step = facts.segments(lane)
+    _rest, step = facts.segments(lane)
     harmed = step >= 0
     if len(lane.gradients):
         wrong = np.isin(lane.gradients, [int(Gradients.LOCAL), int(Gradients.STALE)])

@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace.records import LayerFlag, PassFlag
 
@@ -33,23 +34,30 @@ def check(tl: Timeline) -> Iterator[Finding]:
         lane = module.lanes[ranks[0]]
         param, kind = _where(lane, first)
         where = tl.site(lane.rank, int(lane.passes[first]["backward_site"]))
-        _, step = facts.segments(lane)
+        _rest, step = facts.segments(lane)
         used = int(lane.steps[step[first]]["index"]) if step[first] >= 0 else None
         name = module.params[param].name if 0 <= param < len(module.params) else ""
-        message = (
-            f"{kind} in the gradients{words.of(tl, module)} arose first on {words.ranks(ranks, module.ranks)} in "
-            f"micro-step {first}{words.at(where)}" + (f", in {name}" if name else "") + "."
+        message = _(
+            "{kind} in the gradients{of} arose first on {ranks} in micro-step {first}{at}{name}.",
+            kind=kind,
+            of=words.of(tl, module),
+            ranks=words.ranks(ranks, module.ranks),
+            first=first,
+            at=words.at(where),
+            name=_(", in {name}", name=name) if name else "",
         )
         message += _spread(module, lane, first, param, ranks)
-        message += f" Step {used} used it." if used is not None else " The job ended with it."
+        message += _(" Step {used} used it.", used=used) if used is not None else _(" The job ended with it.")
         count = len(np.unique(np.concatenate(list(found.values()))))
         yield Finding(
             "nonfinite-gradient",
             Severity.ERROR,
             message,
-            "Look at that rank's batch first (a bad sample, log or division of 0, an overflow in half precision); "
-            "skip the step on all ranks if the averaged norm is not finite. For fp16 use torch.amp.GradScaler, which "
-            "does that.",
+            _(
+                "Look at that rank's batch first (a bad sample, log or division of 0, an overflow in half "
+                "precision); skip the step on all ranks if the averaged norm is not finite. For fp16 use "
+                "torch.amp.GradScaler, which does that."
+            ),
             module=module.id,
             ranks=ranks,
             count=count,
@@ -110,5 +118,9 @@ def _spread(module: Module, lane: Lane, index: int, param: int, ranks: tuple[int
     layout = int(rows[0]["layout"]) if len(rows) else len(module.layouts) - 1
     buckets = module.layouts[layout].buckets if 0 <= layout < len(module.layouts) else []
     bucket = next((i for i, params in enumerate(buckets) if param in params), -1)
-    which = f" of bucket {bucket} ({words.layers(module, buckets[bucket])})" if bucket >= 0 else ""
-    return f" The all-reduce{which} in micro-step {at} spread it to every rank."
+    which = (
+        _(" of bucket {bucket} ({layers})", bucket=bucket, layers=words.layers(module, buckets[bucket]))
+        if bucket >= 0
+        else ""
+    )
+    return _(" The all-reduce{which} in micro-step {at} spread it to every rank.", which=which, at=at)

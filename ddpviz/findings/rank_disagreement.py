@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, uneven_ranks, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -42,18 +43,28 @@ def check(tl: Timeline) -> Iterator[Finding]:
         row = lane.passes[min(first, len(lane.passes) - 1)]
         where = tl.site(lane.rank, int(row["backward_site"]))
         flags = int(row["flags"])
-        quiet_why = " under no_sync()" if flags & PassFlag.NO_SYNC_FORWARD and flags & PassFlag.FLAGS_KNOWN else ""
+        quiet_why = _(" under no_sync()") if flags & PassFlag.NO_SYNC_FORWARD and flags & PassFlag.FLAGS_KNOWN else ""
         count = max(1, len(indices))
-        more = f" It is so in {words.plural(count, 'micro-step')}." if count > 1 else ""
+        more = _(" It is so in {micro_steps}.", micro_steps=words.plural(count, "micro-step")) if count > 1 else ""
         yield Finding(
             "rank-disagreement",
             Severity.ERROR,
-            f"In micro-step {first}{words.of(tl, module)}{words.at(where)} {words.ranks(sent)} all-reduced, and "
-            f"{words.ranks(quiet)} stayed local{quiet_why}. An all-reduce needs every rank: this one meets the next "
-            f"that {words.ranks(quiet)} will send, which carries another micro-step's gradients, or waits for "
-            f"ever.{more}",
-            "Let every rank decide alike which micro-step synchronises: from the batch index and the number of "
-            "batches that all ranks share, never from the rank, the data or the length of its own loader.",
+            _(
+                "In micro-step {first}{of}{at} {ranks} all-reduced, and {quiet} stayed local{why}. An "
+                "all-reduce needs every rank: this one meets the next that {quiet} will send, which carries "
+                "another micro-step's gradients, or waits for ever.{more}",
+                first=first,
+                of=words.of(tl, module),
+                at=words.at(where),
+                ranks=words.ranks(sent),
+                quiet=words.ranks(quiet),
+                why=quiet_why,
+                more=more,
+            ),
+            _(
+                "Let every rank decide alike which micro-step synchronises: from the batch index and the number of "
+                "batches that all ranks share, never from the rank, the data or the length of its own loader."
+            ),
             module=module.id,
             ranks=tuple(quiet),
             count=count,

@@ -17,6 +17,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -24,7 +25,7 @@ from ddpviz.trace.records import PassFlag
 def check(tl: Timeline) -> Iterator[Finding]:
     for module in facts.shared(tl):
         found = {lane.rank: _redundant(lane) for lane in facts.lanes(module)}
-        ranks = tuple(rank for rank, (wasted, _, _) in found.items() if len(wasted))
+        ranks = tuple(rank for rank, (wasted, _windows, _all) in found.items() if len(wasted))
         if not ranks:
             continue
         lane = module.lanes[ranks[0]]
@@ -38,21 +39,26 @@ def check(tl: Timeline) -> Iterator[Finding]:
         split &= ~np.isin(
             wasted - 1, [u.after for u in lane.unanswered]
         )  # another forward armed it: no-sync-split says
-        message = (
-            f"{words.start(words.numbered('micro-step', window))}{of}{words.at(where)} fed one step and were each "
-            "all-reduced; only the last has to be, since it carries the sum. "
-            f"{words.plural(len(wasted), 'all-reduced micro-step')} in {words.plural(stretches, 'window')} could have "
-            f"stayed local, which saves {words.size(saved)} on each rank."
+        message = _(
+            "{micro_steps}{of}{at} fed one step and were each all-reduced; only the last has to be, since it "
+            "carries the sum. {all_reduced_micro_steps} in {windows} could have stayed local, which saves "
+            "{size} on each rank.",
+            micro_steps=words.start(words.numbered("micro-step", window)),
+            of=of,
+            at=words.at(where),
+            all_reduced_micro_steps=words.plural(len(wasted), "all-reduced micro-step"),
+            windows=words.plural(stretches, "window"),
+            size=words.size(saved),
         )
         if split.any():
-            advice = (
+            advice = _(
                 "no_sync() is around the backward alone here and has no effect: put the forward inside the context "
                 "too, for all micro-steps but the last before the step."
             )
         else:
-            advice = (
-                "Run forward and backward inside `with model.no_sync():` for all micro-steps but the last before the "
-                "step."
+            advice = _(
+                "Run forward and backward inside `with model.no_sync():` for all micro-steps but the last before "
+                "the step."
             )
         yield Finding(
             "redundant-sync",

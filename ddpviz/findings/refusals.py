@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ddpviz.findings import standing, words
+from ddpviz.language import _
 from ddpviz.timeline.model import Module, RankState, Timeline
 
 
@@ -42,7 +43,9 @@ class Case:
     def names(self, indices: list[int] | tuple[int, ...]) -> str:
         """Parameter names, or their numbers where the module is not known."""
         if self.module is None or not indices:
-            return f"the parameters number {words.ranges(indices)}" if indices else "some parameters"
+            return (
+                _("the parameters number {numbers}", numbers=words.ranges(indices)) if indices else _("some parameters")
+            )
         return words.layers(self.module, indices)
 
     def ungraded(self) -> list[int]:
@@ -72,69 +75,110 @@ def _unused(case: Case) -> tuple[str, str]:
     ungraded = case.ungraded()
     names = case.names(ungraded)
     return (
-        f"the forward before this one left {names} without a gradient. DDP waits for every parameter's gradient "
-        "before it averages a bucket, so the last backward was never fully averaged, and a step after it used each "
-        "rank's own gradients.",
-        f"Use {names} in the loss, or remove or freeze (requires_grad_(False)) before wrapping what is not used, or "
-        "pass find_unused_parameters=True. Every output of the forward has to reach the loss.",
+        _(
+            "the forward before this one left {names} without a gradient. DDP waits for every parameter's "
+            "gradient before it averages a bucket, so the last backward was never fully averaged, and a step "
+            "after it used each rank's own gradients.",
+            names=names,
+        ),
+        _(
+            "Use {names} in the loss, or remove or freeze (requires_grad_(False)) before wrapping what is not "
+            "used, or pass find_unused_parameters=True. Every output of the forward has to reach the loss.",
+            names=names,
+        ),
     )
 
 
 def _static_unused(case: Case) -> tuple[str, str]:
     return (
-        f"static_graph=True promises that every iteration uses the same parameters, and {case.names(case.ungraded())} "
-        "got a gradient in the first iteration but not in this one.",
-        "Use the same parameters in every iteration, or drop static_graph=True and pass find_unused_parameters=True.",
+        _(
+            "static_graph=True promises that every iteration uses the same parameters, and {names} got a "
+            "gradient in the first iteration but not in this one.",
+            names=case.names(case.ungraded()),
+        ),
+        _(
+            "Use the same parameters in every iteration, or drop static_graph=True and pass "
+            "find_unused_parameters=True."
+        ),
     )
 
 
 def _static_changed(case: Case) -> tuple[str, str]:
     return (
-        "static_graph=True promises that every iteration uses the same parameters, and this backward gave a gradient "
-        "to one that the first iteration did not use.",
-        "Use the same parameters in every iteration, or drop static_graph=True and pass find_unused_parameters=True.",
+        _(
+            "static_graph=True promises that every iteration uses the same parameters, and this backward gave "
+            "a gradient to one that the first iteration did not use."
+        ),
+        _(
+            "Use the same parameters in every iteration, or drop static_graph=True and pass "
+            "find_unused_parameters=True."
+        ),
     )
 
 
 def _twice(case: Case) -> tuple[str, str]:
     index = case.group("index")
-    name = case.group("name") or (case.names([int(index)]) if index else "a parameter")
+    name = case.group("name") or (case.names([int(index)]) if index else _("a parameter"))
     return (
-        f"{name} received its gradient twice in one backward pass, and DDP counts each parameter once. It is used in "
-        "two re-entrant checkpoints (use_reentrant=True), or by two forwards of one module while "
-        "find_unused_parameters=True.",
-        "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint, or static_graph=True to "
-        "DistributedDataParallel if the graph never changes.",
+        _(
+            "{name} received its gradient twice in one backward pass, and DDP counts each parameter once. It "
+            "is used in two re-entrant checkpoints (use_reentrant=True), or by two forwards of one module "
+            "while find_unused_parameters=True.",
+            name=name,
+        ),
+        _(
+            "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint, or static_graph=True to "
+            "DistributedDataParallel if the graph never changes."
+        ),
     )
 
 
 def _static_no_sync(case: Case) -> tuple[str, str]:
     return (
-        "with static_graph=True the very first backward may not run under no_sync(): in that pass DDP learns the "
-        "graph, and PyTorch only has an internal assert for it. No bug of yours is being reported; the combination "
-        "is refused.",
-        "Let the first micro-step of the run synchronise (leave no_sync() for it), and accumulate from the next on; "
-        "or drop static_graph=True.",
+        _(
+            "with static_graph=True the very first backward may not run under no_sync(): in that pass DDP "
+            "learns the graph, and PyTorch only has an internal assert for it. No bug of yours is being "
+            "reported; the combination is refused."
+        ),
+        _(
+            "Let the first micro-step of the run synchronise (leave no_sync() for it), and accumulate from the "
+            "next on; or drop static_graph=True."
+        ),
     )
 
 
 def _count(case: Case) -> tuple[str, str]:
     return (
-        f"the ranks built different models: rank {case.group('a')} has {case.group('n')} trainable parameters and "
-        f"rank {case.group('b')} has {case.group('m')}.",
-        "Build the model from settings that all ranks share; freeze and add layers alike on every rank before "
-        "wrapping.",
+        _(
+            "the ranks built different models: rank {group} has {group2} trainable parameters and rank "
+            "{group3} has {group4}.",
+            group=case.group("a"),
+            group2=case.group("n"),
+            group3=case.group("b"),
+            group4=case.group("m"),
+        ),
+        _(
+            "Build the model from settings that all ranks share; freeze and add layers alike on every rank "
+            "before wrapping."
+        ),
     )
 
 
 def _shape(case: Case) -> tuple[str, str]:
     index = case.group("index")
     return (
-        f"the ranks built different models: parameter number {index} has the sizes [{case.group('sizes')}] on rank "
-        f"{case.group('a')} and others on rank 0. Ranks that see no difference themselves then fail with a lost "
-        "connection.",
-        "Build the model from settings that all ranks share (vocabulary, number of classes, seed of the "
-        "architecture), not from what one rank sees of the data.",
+        _(
+            "the ranks built different models: parameter number {index} has the sizes [{group}] on rank "
+            "{group2} and others on rank 0. Ranks that see no difference themselves then fail with a lost "
+            "connection.",
+            index=index,
+            group=case.group("sizes"),
+            group2=case.group("a"),
+        ),
+        _(
+            "Build the model from settings that all ranks share (vocabulary, number of classes, seed of the "
+            "architecture), not from what one rank sees of the data."
+        ),
     )
 
 
@@ -142,28 +186,30 @@ def _monitored(case: Case) -> tuple[str, str]:
     who = case.group("who")
     last = standing.last_event(case.tl, int(who))
     return (
-        f"rank {who} did not come to the monitored barrier in time."
-        + (f" The last that rank did: {last}." if last else ""),
-        f"Look at what rank {who} does instead: its log, or an error it ran into before the barrier.",
+        _("rank {who} did not come to the monitored barrier in time.", who=who)
+        + (_(" The last that rank did: {last}.", last=last) if last else ""),
+        _("Look at what rank {who} does instead: its log, or an error it ran into before the barrier.", who=who),
     )
 
 
 def _monitored_peer(case: Case) -> tuple[str, str]:
     return (
-        "this rank reached the monitored barrier; rank 0, which checks the others off, had given up or was gone.",
-        "Read rank 0's error: it names the rank that did not come.",
+        _("this rank reached the monitored barrier; rank 0, which checks the others off, had given up or was gone."),
+        _("Read rank 0's error: it names the rank that did not come."),
     )
 
 
 def _timeout(case: Case) -> tuple[str, str]:
     missing = _behind(case)
-    names = f" {words.start(words.ranks([k for k, _ in missing]))} did not come" if missing else ""
-    lasts = "; ".join(f"rank {k} last did: {text}" for k, text in missing if text)
+    names = _(" {ranks} did not come", ranks=words.start(words.ranks([k for k, _rest in missing]))) if missing else ""
+    lasts = "; ".join(_("rank {k} last did: {text}", k=k, text=text) for k, text in missing if text)
     return (
-        f"this rank waited for the others in a collective until the process group's time-out.{names}"
+        _("this rank waited for the others in a collective until the process group's time-out.{names}", names=names)
         + (f" ({lasts})." if lasts else "." if names else ""),
-        "All ranks have to issue the same collectives in the same order; look for one that only some ranks reach. If "
-        "a rank is only slow, pass a larger timeout= to init_process_group.",
+        _(
+            "All ranks have to issue the same collectives in the same order; look for one that only some ranks "
+            "reach. If a rank is only slow, pass a larger timeout= to init_process_group."
+        ),
     )
 
 
@@ -179,96 +225,132 @@ def _behind(case: Case) -> list[tuple[int, str]]:
 
 def _watchdog(case: Case) -> tuple[str, str]:
     missing = _behind(case)
-    names = f" {words.start(words.ranks([k for k, _ in missing]))} did not come." if missing else ""
+    names = _(" {ranks} did not come.", ranks=words.start(words.ranks([k for k, _rest in missing]))) if missing else ""
     return (
-        f"a collective ({case.group('op')}) did not end within {int(case.group('ms')) // 1000} s, and NCCL's watchdog "
-        f"ends the process. It names the rank that waited, not the one that is missing.{names}",
-        "Find the rank with the fewest collectives: that one did something else. If it is only slow, pass a larger "
-        "timeout= to init_process_group.",
+        _(
+            "a collective ({group}) did not end within {value} s, and NCCL's watchdog ends the process. It "
+            "names the rank that waited, not the one that is missing.{names}",
+            group=case.group("op"),
+            value=int(case.group("ms")) // 1000,
+            names=names,
+        ),
+        _(
+            "Find the rank with the fewest collectives: that one did something else. If it is only slow, pass "
+            "a larger timeout= to init_process_group."
+        ),
     )
 
 
 def _mismatch(case: Case) -> tuple[str, str]:
+    ranks = sorted(case.tl.ranks)
+    lasts = [(k, standing.last_event(case.tl, k)) for k in ranks]
     return (
-        f"two ranks are in different collectives: one received {case.group('got')} bytes where it expected "
-        f"{case.group('want')}.",
-        "All ranks have to issue the same collectives in the same order, with tensors of the same size and type.",
+        _(
+            "two ranks are in different collectives, or bring tensors of different size: one received {group} bytes "
+            "where it expected {group2}.",
+            group=case.group("got"),
+            group2=case.group("want"),
+        )
+        + "".join(_(" The last that is known of rank {rank}: {last}.", rank=k, last=x) for k, x in lasts[:4] if x),
+        _("All ranks have to issue the same collectives in the same order, with tensors of the same size and type."),
     )
 
 
 def _duplicate(case: Case) -> tuple[str, str]:
     return (
-        f"ranks {case.group('a')} and {case.group('b')} use the same GPU, and NCCL wants one for each rank.",
-        "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and start no more ranks on "
-        "a machine than it has GPUs; for several ranks on one GPU or on a CPU use the gloo backend.",
+        _(
+            "ranks {group} and {group2} use the same GPU, and NCCL wants one for each rank.",
+            group=case.group("a"),
+            group2=case.group("b"),
+        ),
+        _(
+            "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and start no more "
+            "ranks on a machine than it has GPUs; for several ranks on one GPU or on a CPU use the gloo "
+            "backend."
+        ),
     )
 
 
 def _nccl_missing(case: Case) -> tuple[str, str]:
     return (
-        "the script asks for the NCCL backend, which works on NVIDIA GPUs only, and this PyTorch or this machine has "
-        "none.",
-        "Use backend='gloo' on a CPU, or run it as `ddpviz run --cpu SCRIPT.py`, which redirects it.",
+        _(
+            "the script asks for the NCCL backend, which works on NVIDIA GPUs only, and this PyTorch or this "
+            "machine has none."
+        ),
+        _("Use backend='gloo' on a CPU, or run it as `ddpviz run --cpu SCRIPT.py`, which redirects it."),
     )
 
 
 def _no_group(case: Case) -> tuple[str, str]:
     return (
-        "the model was wrapped before the process group was there.",
-        "Call torch.distributed.init_process_group() before DistributedDataParallel(model).",
+        _("the model was wrapped before the process group was there."),
+        _("Call torch.distributed.init_process_group() before DistributedDataParallel(model)."),
     )
 
 
 def _no_env(case: Case) -> tuple[str, str]:
     return (
-        f"init_process_group() found no {case.group('name')} in the environment: the script was started as one plain "
-        "process.",
-        "Start it with a launcher: `ddpviz run SCRIPT.py` or `torchrun --nproc-per-node 2 SCRIPT.py`.",
+        _(
+            "init_process_group() found no {group} in the environment: the script was started as one plain process.",
+            group=case.group("name"),
+        ),
+        _("Start it with a launcher: `ddpviz run SCRIPT.py` or `torchrun --nproc-per-node 2 SCRIPT.py`."),
     )
 
 
 def _clients(case: Case) -> tuple[str, str]:
     return (
-        f"only {case.group('there')} of {case.group('all')} ranks came to init_process_group() in time.",
-        "Look at the log of the rank that is missing: it failed, or is still loading, before it got there.",
+        _(
+            "only {group} of {group2} ranks came to init_process_group() in time.",
+            group=case.group("there"),
+            group2=case.group("all"),
+        ),
+        _("Look at the log of the rank that is missing: it failed, or is still loading, before it got there."),
     )
 
 
 def _no_host(case: Case) -> tuple[str, str]:
     return (
-        f"this rank could not reach rank 0 at {case.group('host')}: nobody listens there. Rank 0 failed before "
-        "init_process_group(), or MASTER_ADDR or MASTER_PORT is wrong.",
-        "Look at rank 0's log; check MASTER_ADDR, MASTER_PORT and the firewall.",
+        _(
+            "this rank could not reach rank 0 at {group}: nobody listens there. Rank 0 failed before "
+            "init_process_group(), or MASTER_ADDR or MASTER_PORT is wrong.",
+            group=case.group("host"),
+        ),
+        _("Look at rank 0's log; check MASTER_ADDR, MASTER_PORT and the firewall."),
     )
 
 
 def _hook(case: Case) -> tuple[str, str]:
     return (
-        "a communication hook was registered a second time on the same module; DDP takes one, and for ever.",
-        "Register one hook that does both things, right after wrapping.",
+        _("a communication hook was registered a second time on the same module; DDP takes one, and for ever."),
+        _("Register one hook that does both things, right after wrapping."),
     )
 
 
 def _frozen(case: Case) -> tuple[str, str]:
     return (
-        "the module that was wrapped has no trainable parameter: all are frozen, or it has none.",
-        "Wrap only modules that are trained, and unfreeze (requires_grad_(True)) before wrapping.",
+        _("the module that was wrapped has no trainable parameter: all are frozen, or it has none."),
+        _("Wrap only modules that are trained, and unfreeze (requires_grad_(True)) before wrapping."),
     )
 
 
 def _devices(case: Case) -> tuple[str, str]:
     return (
-        "device_ids names a GPU, and the module's parameters are on another device.",
-        "Move the module first (model.to(device)), and pass device_ids=[local_rank] for a module on one GPU only; "
-        "leave it out on a CPU. `ddpviz run --cpu` does that for you.",
+        _("device_ids names a GPU, and the module's parameters are on another device."),
+        _(
+            "Move the module first (model.to(device)), and pass device_ids=[local_rank] for a module on one "
+            "GPU only; leave it out on a CPU. `ddpviz run --cpu` does that for you."
+        ),
     )
 
 
 def _detail(case: Case) -> tuple[str, str]:
     return (
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch itself crash (segmentation fault) while "
-        "DistributedDataParallel is built on gloo.",
-        "Unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO; ddpviz shows what DETAIL would tell.",
+        _(
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL makes PyTorch itself crash (segmentation fault) while "
+            "DistributedDataParallel is built on gloo."
+        ),
+        _("Unset TORCH_DISTRIBUTED_DEBUG, or set it to INFO; ddpviz shows what DETAIL would tell."),
     )
 
 

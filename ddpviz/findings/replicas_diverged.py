@@ -20,13 +20,14 @@ import numpy.typing as npt
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import N_, _
 from ddpviz.timeline.model import Gradients, Module, Replicas, Step, StepPart, Timeline
 from ddpviz.trace import records as r
 
 
 def check(tl: Timeline) -> Iterator[Finding]:
     for module in facts.shared(tl):
-        indices, replicas, _ = facts.compared(tl, module)
+        indices, replicas, _rest = facts.compared(tl, module)
         apart = indices[replicas == int(Replicas.DIVERGED)]
         last = int(apart[0]) if len(apart) else int(indices[-1]) if len(indices) else -1
         equal = indices[(replicas == int(Replicas.EQUAL)) & (indices < last + (not len(apart)))]
@@ -46,16 +47,28 @@ def check(tl: Timeline) -> Iterator[Finding]:
         )
         where, of = step.site, words.of(tl, module)
         if number - since == 1 or left_out is not None or (since < 0 and number == int(indices[0])):
-            when = f"After step {number}{words.at(where)}"
+            when = _("After step {number}{at}", number=number, at=words.at(where))
         elif since < 0:
-            when = f"After step {number}{words.at(where)}, the first that was measured,"
+            when = _("After step {number}{at}, the first that was measured,", number=number, at=words.at(where))
         else:
-            when = f"Between step {since}, when they were still equal, and step {number}{words.at(where)}"
+            when = _(
+                "Between step {since}, when they were still equal, and step {number}{at}",
+                since=since,
+                number=number,
+                at=words.at(where),
+            )
         yield Finding(
             "replicas-diverged",
             Severity.ERROR,
-            f"{when} the parameters{of} differ between {words.ranks(module.ranks)}: they are no longer the same "
-            f"model. {reason}{_afterwards(indices, replicas, number)}",
+            _(
+                "{when} the parameters{of} differ between {ranks}: they are no longer the same model. "
+                "{reason}{afterwards}",
+                when=when,
+                of=of,
+                ranks=words.ranks(module.ranks),
+                reason=reason,
+                afterwards=_afterwards(indices, replicas, number),
+            ),
             advice,
             module=module.id,
             ranks=left_out[2] if left_out is not None else module.ranks,
@@ -79,85 +92,125 @@ def _afterwards(indices: facts.Ints, replicas: npt.NDArray[np.uint8], number: in
     )
     again = equal[equal > apart[-1]] if len(apart) else equal
     if len(again):
-        return f" They were equal again after step {int(again[0])}."
-    return f" They stayed different in {words.plural(len(apart), 'later measured step')}." if len(apart) else ""
+        return _(" They were equal again after step {again}.", again=int(again[0]))
+    return (
+        _(
+            " They stayed different in {later_measured_steps}.",
+            later_measured_steps=words.plural(len(apart), "later measured step"),
+        )
+        if len(apart)
+        else ""
+    )
 
 
 def _why(tl: Timeline, module: Module, step: Step, part: StepPart, since: int) -> tuple[str, str]:
     """The cause as far as it was measured, and what to do. Steps after `since` up to `step` may be to blame."""
-    for kind, words_for in (
-        (Gradients.LOCAL, "never averaged"),
-        (Gradients.STALE, "averaged and then added to locally"),
+    for kind, sentence in (
+        (Gradients.LOCAL, N_("Step {index} used gradients that were never averaged (see unsynced-step).")),
+        (
+            Gradients.STALE,
+            N_("Step {index} used gradients that were averaged and then added to locally (see stale-sync-step)."),
+        ),
     ):
         used = facts.steps_with(tl, module, kind)
         if used is not None:
             blamed = used.indices[(used.indices > since) & (used.indices <= step.index)]
             if len(blamed):
-                rule = "unsynced-step" if kind is Gradients.LOCAL else "stale-sync-step"
                 return (
-                    f"Step {int(blamed[0])} used gradients that were {words_for} (see {rule}).",
-                    "Let every step use averaged gradients, and start again from equal replicas: later right steps "
-                    "do not bring them together.",
+                    _(sentence, index=int(blamed[0])),
+                    _(
+                        "Let every step use averaged gradients, and start again from equal replicas: later right steps "
+                        "do not bring them together."
+                    ),
                 )
     unmanaged = [n for u in tl.unmanaged.get(module.ranks[0], []) if u.module == module.id for n in u.names]
     if unmanaged:
         return (
-            f"The optimizer updates {words.names(unmanaged)}, whose gradients are never all-reduced (see "
-            "unmanaged-parameter).",
-            "Wrap the model after its parameters are final, and start again from equal replicas.",
+            _(
+                "The optimizer updates {names}, whose gradients are never all-reduced (see unmanaged-parameter).",
+                names=words.names(unmanaged),
+            ),
+            _("Wrap the model after its parameters are final, and start again from equal replicas."),
         )
     if part.gradients is Gradients.MIXED:
         return (
-            f"Step {step.index} used gradients of which only a part was averaged.",
-            "Let every parameter's gradient be averaged before the step, and start again from equal replicas.",
+            _("Step {index} used gradients of which only a part was averaged.", index=step.index),
+            _("Let every parameter's gradient be averaged before the step, and start again from equal replicas."),
         )
     without = _without_gradients(module, step)
     if without:
         return (
-            f"{words.start(words.ranks(without))} took it without any gradient, and the others with theirs: they were "
-            "cleared there after the backward.",
-            "Clear or drop gradients on all ranks or on none: all-reduce the condition first.",
+            _(
+                "{ranks} took it without any gradient, and the others with theirs: they were cleared there after "
+                "the backward.",
+                ranks=words.start(words.ranks(without)),
+            ),
+            _("Clear or drop gradients on all ranks or on none: all-reduce the condition first."),
         )
     differing = _differing(tl, module, step.index)
     if differing is not None:
         name, values = differing
-        shown = words.listed([f"{', '.join(f'{x:g}' for x in v)} on {words.ranks(k)}" for v, k in _grouped(values)])
+        shown = words.listed(
+            [
+                _("{values} on {ranks}", values=", ".join(f"{x:g}" for x in v), ranks=words.ranks(k))
+                for v, k in _grouped(values)
+            ]
+        )
         return (
-            f"The gradients were averaged; the optimizer's {name} is what differs: {shown}.",
-            "Decide the learning rate from a value that all ranks share: average the metric (dist.all_reduce) before "
-            "scheduler.step(metric), or decide on rank 0 and broadcast."
+            _(
+                "The gradients were averaged; the optimizer's {name} is what differs: {shown}.",
+                name=_(name),
+                shown=shown,
+            ),
+            _(
+                "Decide the learning rate from a value that all ranks share: average the metric (dist.all_reduce) "
+                "before scheduler.step(metric), or decide on rank 0 and broadcast."
+            )
             if name == "learning rate"
-            else "Build the optimizer, and change its settings, from values that all ranks share.",
+            else _("Build the optimizer, and change its settings, from values that all ranks share."),
         )
     if part.grads_equal is False:
         return (
-            f"Step {step.index} used gradients that differ between ranks (see gradients-changed-after-sync).",
-            "Let every rank step on the same averaged gradients, and start again from equal replicas.",
+            _(
+                "Step {index} used gradients that differ between ranks (see gradients-changed-after-sync).",
+                index=step.index,
+            ),
+            _("Let every rank step on the same averaged gradients, and start again from equal replicas."),
         )
     if not module.options.get("init_sync", True) and since < 0:
         return (
-            "DDP was built with init_sync=False, so the replicas need not have been equal at the start.",
-            "Leave init_sync at its default, or load the same weights on every rank before wrapping.",
+            _("DDP was built with init_sync=False, so the replicas need not have been equal at the start."),
+            _("Leave init_sync at its default, or load the same weights on every rank before wrapping."),
         )
     if part.grads_equal and since < 0:
         return (
-            "All ranks used bit-equal gradients, so the cause is not the averaging: the parameters differed before the "
-            "first step (weights loaded or initialised on each rank after wrapping: DDP sends rank 0's only when it is "
-            "built), or the optimizer's state did (loaded on one rank).",
-            "Load and initialise weights before wrapping, or in the same way on every rank; load the optimizer's state "
-            "on every rank.",
+            _(
+                "All ranks used bit-equal gradients, so the cause is not the averaging: the parameters differed "
+                "before the first step (weights loaded or initialised on each rank after wrapping: DDP sends rank "
+                "0's only when it is built), or the optimizer's state did (loaded on one rank)."
+            ),
+            _(
+                "Load and initialise weights before wrapping, or in the same way on every rank; load the "
+                "optimizer's state on every rank."
+            ),
         )
     if part.grads_equal:
         return (
-            f"They were equal after step {since}, and step {step.index} used bit-equal gradients on all ranks: some "
-            "ranks edited parameters in place in between (clamped, averaged, reloaded, noise of their own), or the "
-            "optimizer's state is not the same (loaded on one rank).",
-            "Make every rank edit parameters alike and load the same optimizer state; with per-rank random numbers, "
-            "use one seed for whatever touches parameters.",
+            _(
+                "They were equal after step {since}, and step {index} used bit-equal gradients on all ranks: some "
+                "ranks edited parameters in place in between (clamped, averaged, reloaded, noise of their own), or "
+                "the optimizer's state is not the same (loaded on one rank).",
+                since=since,
+                index=step.index,
+            ),
+            _(
+                "Make every rank edit parameters alike and load the same optimizer state; with per-rank random "
+                "numbers, use one seed for whatever touches parameters."
+            ),
         )
     return (
-        "The averaged gradients give no reason; parameters, optimizer state or settings differ between ranks.",
-        "Look for code that only some ranks run and that touches parameters, the optimizer or its settings.",
+        _("The averaged gradients give no reason; parameters, optimizer state or settings differ between ranks."),
+        _("Look for code that only some ranks run and that touches parameters, the optimizer or its settings."),
     )
 
 
@@ -179,7 +232,7 @@ def _settings(tl: Timeline, module: Module, step: int) -> dict[int, dict[str, tu
                 latest[change.optimizer] = change
         if latest:
             mine = [latest[number] for number in sorted(latest)]
-            names = ["learning rate", *dict.fromkeys(name for x in mine for name in x.others)]
+            names = [N_("learning rate"), *dict.fromkeys(name for x in mine for name in x.others)]
             values = [{"learning rate": x.rates, **x.others} for x in mine]
             found[rank] = {name: tuple(v for x in values for v in x.get(name, [])) for name in names}
     return found
@@ -230,16 +283,23 @@ def _why_left_out(tl: Timeline, module: Module, found: tuple[int, tuple[int, ...
     row = lane.steps[np.searchsorted(lane.steps["index"], number)]
     after = int(row["after"])
     scaler = any(after in module.lanes[rank].skipped["after"] for rank in without)
-    reason = (
-        f"{words.start(words.ranks(took))} took the step after micro-step {after} and {words.ranks(without)} did not"
-        + (": GradScaler skipped it there, on an Inf that only that rank had." if scaler else ".")
+    reason = _(
+        "{ranks} took the step after micro-step {after} and {without} did not{why}.",
+        ranks=words.start(words.ranks(took)),
+        after=after,
+        without=words.ranks(without),
+        why=_(": GradScaler skipped it there, on an Inf that only that rank had") if scaler else "",
     )
     if scaler:
         return reason, (
-            "Average the gradients before GradScaler looks at them: scaler.unscale_(optimizer) after the all-reduce, "
-            "so that an Inf of one rank is everybody's and all ranks skip the step."
+            _(
+                "Average the gradients before GradScaler looks at them: scaler.unscale_(optimizer) after the "
+                "all-reduce, so that an Inf of one rank is everybody's and all ranks skip the step."
+            )
         )
     return reason, (
-        "Decide on all ranks together whether to skip a step: all-reduce the condition first "
-        "(dist.all_reduce(flag, op=dist.ReduceOp.MAX))."
+        _(
+            "Decide on all ranks together whether to skip a step: all-reduce the condition first "
+            "(dist.all_reduce(flag, op=dist.ReduceOp.MAX))."
+        )
     )

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from ddpviz.findings import cause, facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _, ngettext
 from ddpviz.timeline.model import Gradients, Replicas, Sync, Timeline
 
 
@@ -29,20 +30,29 @@ def check(tl: Timeline) -> Iterator[Finding]:
         added = [i for i in behind if not sent or i > sent[-1]]
         why = cause.why_local(tl, module, lane, added)
         where, of = used.first.site, words.of(tl, module)
-        averaged = f"averaged in {words.numbered('micro-step', sent[-1:])}" if sent else "averaged"
-        late = words.numbered("micro-step", added) if added else "more"
-        message = (
-            f"Step {used.first.index}{of}{words.at(where)} used gradients that were {averaged}, after which {late} "
-            f"{'were' if len(added) > 1 else 'was'} added on each rank alone: what comes after the all-reduce stays "
-            f"local. {why.sentence}."
+        averaged = _(" in {micro_step}", micro_step=words.numbered("micro-step", sent[-1:])) if sent else ""
+        late = words.numbered("micro-step", added) if added else _("more")
+        message = ngettext(
+            "Step {index}{of}{at} used gradients that were averaged{averaged}, after which {late} was added on each "
+            "rank alone: what comes after the all-reduce stays local. {sentence}.",
+            "Step {index}{of}{at} used gradients that were averaged{averaged}, after which {late} were added on each "
+            "rank alone: what comes after the all-reduce stays local. {sentence}.",
+            len(added),
+            index=used.first.index,
+            of=of,
+            at=words.at(where),
+            averaged=averaged,
+            late=late,
+            sentence=why.sentence,
         )
         if used.part.replicas is Replicas.DIVERGED:
-            message += " The replicas are now different models."
+            message += _(" The replicas are now different models.")
         advice = why.advice + "."
         if cause.off_by_one(lane, behind):
-            advice = (
+            advice = _(
                 "Synchronise the last micro-step of a window instead of the first: leave no_sync() under the same "
-                f"condition as the step, such as (i + 1) % {len(behind)} == 0."
+                "condition as the step, such as (i + 1) % {count} == 0.",
+                count=len(behind),
             )
         yield Finding(
             "stale-sync-step",

@@ -5,10 +5,15 @@ Pure functions of a Timeline, for `hang` and the rules.
 
 from __future__ import annotations
 
+import re
+
 from ddpviz.findings import words
+from ddpviz.language import N_, _
 from ddpviz.timeline.model import Module, RankState, Timeline
 from ddpviz.trace import records as r
 
+# gloo 2.13.0 and 2.14.1, when the other end of a connection is gone
+PEER_GONE = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
 SETUP = ("init_process_group", "DDP constructor", "new_group", "store barrier", "destroy_process_group")
 
 
@@ -33,35 +38,61 @@ def silent(state: RankState, now: int, limit: int) -> bool:
     return state.beat_ns > 0 and now - max(state.beat_ns, state.progress_ns) >= max(limit, 3_000_000_000)
 
 
+def thrown_out(state: RankState) -> bool:
+    """Whether it ended with an error of its connections: because another rank was gone."""
+    return state.exit is not None and PEER_GONE.search(state.exit.error) is not None
+
+
+def finished(state: RankState) -> bool:
+    """Whether it came to the end of its script, and all was well."""
+    return state.exit is not None and state.exit.reason in ("finished", "detached") and not state.exit.code
+
+
 def ending(state: RankState) -> str:
     """How a process ended: `signal 9`, `exit code 1`, `without a last word`."""
     if state.signal is not None:
-        return f"signal {state.signal}"
+        return _("signal {signal}", signal=state.signal)
     code = state.exit.code if state.exit is not None and state.exit.code is not None else state.exit_code
-    return f"exit code {code}" if code is not None else "without a last word"
+    return _("exit code {code}", code=code) if code is not None else _("without a last word")
 
 
 def operation(tl: Timeline, stack: r.Stack) -> str:
     """What a rank is blocked in: `the all-reduce of bucket 0 (fc.weight, fc.bias) in micro-step 4`."""
     module = tl.modules[stack.module] if 0 <= stack.module < len(tl.modules) else None
     if stack.doing == "all-reduce" and module is not None and stack.pass_index >= 0:
-        bucket = ""
-        if stack.bucket >= 0:
-            names = bucket_layers(module, stack.bucket)
-            bucket = f" of bucket {stack.bucket}" + (f" ({names})" if names else "")
-        return f"the all-reduce{bucket} in micro-step {stack.pass_index}{words.of(tl, module)}"
+        index, of = stack.pass_index, words.of(tl, module)
+        if stack.bucket < 0:
+            return _("the all-reduce in micro-step {index}{of}", index=index, of=of)
+        names = bucket_layers(module, stack.bucket)
+        return _(
+            "the all-reduce of bucket {bucket}{names} in micro-step {index}{of}",
+            bucket=stack.bucket,
+            names=f" ({names})" if names else "",
+            index=index,
+            of=of,
+        )
     if stack.doing == "forward broadcast":
-        return "the broadcast of buffers at a DDP forward" + (words.of(tl, module) if module is not None else "")
+        return _("the broadcast of buffers at a DDP forward") + (words.of(tl, module) if module is not None else "")
     if stack.doing == "bucket rebuild":
-        return "the broadcast of DDP's bucket layout, at the forward after the first all-reduced micro-step"
+        return _("the broadcast of DDP's bucket layout, at the forward after the first all-reduced micro-step")
     if stack.doing == "DDP constructor":
-        return "the constructor of DistributedDataParallel, which compares the models of all ranks"
+        return _("the constructor of DistributedDataParallel, which compares the models of all ranks")
     if stack.doing in SETUP:
-        return f"{stack.doing}()" if "_" in stack.doing else f"a {stack.doing}"
+        return f"{stack.doing}()" if "_" in stack.doing else _article(stack.doing)
     sub = tl.groups.get(stack.group)
-    of = f" of {words.ranks(sub.ranks)}" if sub is not None and 0 < len(sub.ranks) < tl.run.world_size else ""
-    article = "an" if stack.doing[:1] in "aeiou" else "a"
-    return f"{article} {stack.doing}{of}"
+    of = (
+        _(" of {ranks}", ranks=words.ranks(sub.ranks))
+        if sub is not None and 0 < len(sub.ranks) < tl.run.world_size
+        else ""
+    )
+    return _article(stack.doing) + of
+
+
+def _article(collective: str) -> str:
+    """`an all-reduce`, `a barrier`."""
+    if collective[:1] in "aeiou":
+        return _("an {collective}", collective=collective)
+    return _("a {collective}", collective=collective)
 
 
 def bucket_layers(module: Module, bucket: int) -> str:
@@ -79,15 +110,22 @@ def last_event(tl: Timeline, rank: int) -> str:
         of = words.of(tl, module)
         if len(lane.passes):
             row = lane.passes[-1]
-            kind = ("local", "all-reduced", "partly all-reduced", "", "unfinished", "", "")[int(lane.sync[-1])]
+            kind = _(_ENDS[int(lane.sync[-1])])
             site = words.at(tl.site(rank, int(row["backward_site"])))
-            events.append((int(row["end"]), f"micro-step {int(row['index'])}{of}, {kind}{site}"))
+            events.append(
+                (
+                    int(row["end"]),
+                    _("micro-step {index}{of}, {kind}{site}", index=int(row["index"]), of=of, kind=kind, site=site),
+                )
+            )
         elif module.layouts:
-            events.append((module.layouts[0].at, f"wrapped {module.name} in DDP{words.at(module.site)}"))
+            events.append(
+                (module.layouts[0].at, _("wrapped {name} in DDP{at}", name=module.name, at=words.at(module.site)))
+            )
         if len(lane.steps):
             row = lane.steps[-1]
             site = words.at(tl.site(rank, int(row["site"])))
-            events.append((int(row["end"]), f"step {int(row['index'])}{of}{site}"))
+            events.append((int(row["end"]), _("step {index}{of}{site}", index=int(row["index"]), of=of, site=site)))
     for group in tl.groups.values():
         rows = group.collectives.get(rank)
         state = tl.ranks.get(rank)
@@ -96,13 +134,10 @@ def last_event(tl: Timeline, rank: int) -> str:
             rows = rows[rows["count"] < stack.count]  # not the one that it is in
         if rows is not None and len(rows):
             row = rows[-1]
-            name = _KINDS.get(int(row["kind"]), "a collective")
+            name = _article(_KINDS.get(int(row["kind"]), "collective"))
             events.append((int(row["begin"]), f"{name}{words.at(tl.site(rank, int(row['site'])))}"))
     return max(events)[1] if events else ""
 
 
-_KINDS = {
-    int(k): ("an " if k.name[0] in "AEIOU" else "a ") + k.name.lower().replace("_", "-")
-    for k in r.CollectiveKind
-    if k is not r.CollectiveKind.UNKNOWN
-}
+_ENDS = (N_("local"), N_("all-reduced"), N_("partly all-reduced"), "", N_("unfinished"), "", "")
+_KINDS = {int(k): k.name.lower().replace("_", "-") for k in r.CollectiveKind if k is not r.CollectiveKind.UNKNOWN}

@@ -18,6 +18,7 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Lane, Module, Timeline
 
 _PASSES, _SHARE, _LATE_NS, _PART = 20, 0.8, 1_000_000, 0.05
@@ -43,11 +44,21 @@ def check(tl: Timeline) -> Iterator[Finding]:
         yield Finding(
             "straggler",
             Severity.INFO,
-            f"Rank {rank} was the last to arrive at {share:.0%} of "
-            f"{words.plural(times.shape[1], 'all-reduce')}{words.of(tl, module)}, by {words.duration(late)} (median); "
-            f"the others wait for it, which is {late / between:.0%} of the time between two all-reduces.",
-            f"Look at what rank {rank} does more than the others: larger batches, data loading, logging or saving, a "
-            "slower or shared device.",
+            _(
+                "Rank {rank} was the last to arrive at {share:.0%} of {all_reduces}{of}, by {time} (median); the "
+                "others wait for it, which is {part:.0%} of the time between two all-reduces.",
+                rank=rank,
+                share=share,
+                all_reduces=words.plural(times.shape[1], "all-reduce"),
+                of=words.of(tl, module),
+                time=words.duration(late),
+                part=late / between,
+            ),
+            _(
+                "Look at what rank {rank} does more than the others: larger batches, data loading, logging or "
+                "saving, a slower or shared device.",
+                rank=rank,
+            ),
             module=module.id,
             ranks=(rank,),
             count=int(counts[worst]),
@@ -65,7 +76,7 @@ def arrivals(module: Module) -> tuple[facts.Ints, facts.Ints] | None:
         return None
     found = [_last_launch(module.lanes[rank]) for rank in module.ranks]
     common = found[0][0]
-    for passes, _ in found[1:]:
+    for passes, _rest in found[1:]:
         common = np.intersect1d(common, passes, assume_unique=True)
     if not len(common):
         return None

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from ddpviz.findings import words
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.findings.refusals import REFUSALS, Case, Refusal
+from ddpviz.language import _
 from ddpviz.timeline.model import RankState, Timeline
 from ddpviz.trace import records as r
 
@@ -27,19 +28,25 @@ def check(tl: Timeline) -> Iterator[Finding]:
     for cases in found.values():
         cases.sort(key=lambda c: (c[0].rank_of_words, c[1].rank))
         refusal, case = cases[0]
-        ranks = tuple(sorted({c.rank for _, c in cases}))
+        ranks = tuple(sorted({c.rank for _rest, c in cases}))
         message, advice = refusal.explain(case)
+        message += _other_names(cases)
         site = tl.site(case.rank, case.site)
         said = case.message.strip().splitlines()[0] if case.message.strip() else ""
         said = said if len(said) <= 160 else said[:157].rsplit(" ", 1)[0] + " ..."
-        where = f"PyTorch raised in the {case.where}" if case.where else "PyTorch raised"
-        head = f"{where} on {words.ranks(ranks, tuple(tl.ranks))}{words.at(site)}: "
+        who = {"ranks": words.start(words.ranks(ranks, tuple(tl.ranks))), "at": words.at(site), "message": message}
         if refusal.crash:
-            head = f"{words.start(words.ranks(ranks, tuple(tl.ranks)))} crashed{words.at(site)}: "
+            message = _("{ranks} crashed{at}: {message}", **who)
+        elif case.where:
+            who["ranks"] = words.ranks(ranks, tuple(tl.ranks))
+            message = _("PyTorch raised in the {where} on {ranks}{at}: {message}", where=case.where, **who)
+        else:
+            who["ranks"] = words.ranks(ranks, tuple(tl.ranks))
+            message = _("PyTorch raised on {ranks}{at}: {message}", **who)
         yield Finding(
             "torch-refused",
             Severity.ERROR,
-            head + message + (f' (PyTorch says: "{said}")' if said else ""),
+            message + (_(' (PyTorch says: "{said}")', said=said) if said else ""),
             advice,
             module=case.module.id if case.module is not None else None,
             ranks=ranks,
@@ -52,9 +59,16 @@ def check(tl: Timeline) -> Iterator[Finding]:
         )
 
 
+def _other_names(cases: list[tuple[Refusal, Case]]) -> str:
+    """The parameters without a gradient on ranks where they are not those of the first."""
+    first = cases[0][1].ungraded()
+    others = [c for refusal, c in cases[1:] if refusal.kind == "unused" and c.ungraded() and c.ungraded() != first]
+    return "".join(_(" On rank {rank} it left {names}.", rank=c.rank, names=c.names(c.ungraded())) for c in others[:3])
+
+
 def explained(tl: Timeline, state: RankState) -> bool:
     """Whether this rank ended with an error that this rule explains."""
-    return any(True for _ in _of(tl, state))
+    return any(True for _rest in _of(tl, state))
 
 
 def _of(tl: Timeline, state: RankState) -> Iterator[tuple[Refusal, Case]]:
@@ -64,8 +78,8 @@ def _of(tl: Timeline, state: RankState) -> Iterator[tuple[Refusal, Case]]:
     seen = set()
     for record in state.refused:
         where = {
-            "constructor": "constructor of DistributedDataParallel",
-            "init_process_group": "process group's set-up",
+            "constructor": _("constructor of DistributedDataParallel"),
+            "init_process_group": _("process group's set-up"),
         }
         case = _case(tl, state, record.message, where.get(record.where, record.where), record)
         for refusal in REFUSALS:
@@ -73,7 +87,7 @@ def _of(tl: Timeline, state: RankState) -> Iterator[tuple[Refusal, Case]]:
                 seen.add(refusal.kind)
                 yield refusal, case.with_match(match)
                 break
-    error = state.exit.error if state.exit is not None else ""
+    error = state.exit.error if state.exit is not None else state.said
     for refusal in REFUSALS:
         if refusal.crash:
             if refusal.crashed(state) and refusal.kind not in seen:

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpviz.findings import facts, words
+from ddpviz.findings import facts, standing, words
 from ddpviz.findings.model import Finding, Severity
-from ddpviz.timeline.model import Lane, Module, Site, Timeline
+from ddpviz.language import _
+from ddpviz.timeline.model import Lane, Module, Site, Sync, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +49,64 @@ def check(tl: Timeline) -> Iterator[Finding]:
         parts = []
         if drift.ended:
             parts.append(
-                f"Rank {ahead} began {words.plural(counts[ahead], 'micro-step')}{of} and rank {rank} only "
-                f"{counts[rank]}: the ranks ran different numbers of backward passes."
+                _(
+                    "Rank {ahead} began {micro_steps}{of} and rank {rank} only {fewer}: the ranks ran different "
+                    "numbers of backward passes.",
+                    ahead=ahead,
+                    micro_steps=words.plural(counts[ahead], "micro-step"),
+                    of=of,
+                    rank=rank,
+                    fewer=counts[rank],
+                )
             )
         else:
-            parts.append(f"The ranks are out of step{of}.")
+            parts.append(_("The ranks are out of step{of}.", of=of))
         site = tl.site(ahead, int(lane.passes[-1]["backward_site"])) if len(lane.passes) else module.site
         backward = counts[rank]
         if drift.pair is not None:
             backward = drift.pair[1]
             parts.append(
-                f"Since then gradients of different micro-steps are averaged: micro-step {drift.pair[0]} of rank "
-                f"{ahead} with micro-step {drift.pair[1]} of rank {rank}."
+                _(
+                    "Since then gradients of different micro-steps are averaged: micro-step {theirs} of rank {ahead} "
+                    "with micro-step {mine} of rank {rank}.",
+                    theirs=drift.pair[0],
+                    ahead=ahead,
+                    mine=drift.pair[1],
+                    rank=rank,
+                )
             )
         if skipped is not None:
             who, after, place = skipped
             site, backward = place, after + 1
             parts.append(
-                f"Rank {who} skipped a batch: its forward{words.at(place)} after micro-step {after} had no backward. "
-                "From there its micro-steps are one batch ahead of the others', and gradients of different batches "
-                "are averaged."
+                _(
+                    "Rank {who} skipped a batch: its forward{at} after micro-step {after} had no backward. From there "
+                    "its micro-steps are one batch ahead of the others', and gradients of different batches are "
+                    "averaged.",
+                    who=who,
+                    at=words.at(place),
+                    after=after,
+                )
                 if after >= 0
-                else f"Rank {who} skipped its first batch: that forward{words.at(place)} had no backward. From there "
-                "its micro-steps are one batch ahead of the others'."
+                else _(
+                    "Rank {who} skipped its first batch: that forward{at} had no backward. From there its micro-steps "
+                    "are one batch ahead of the others'.",
+                    who=who,
+                    at=words.at(place),
+                )
             )
         elif drift.ended and drift.pair is None:
-            parts.append(f"They agree up to micro-step {counts[rank] - 1}." if counts[rank] else "")
+            parts.append(_("They agree up to micro-step {last}.", last=counts[rank] - 1) if counts[rank] else "")
+        parts.append(_thrown_out(tl, drift, counts[ahead] - 1))
         yield Finding(
             "uneven-ranks",
             Severity.ERROR,
             " ".join(p for p in parts if p),
-            "Give every rank the same number of batches (DistributedSampler, drop_last=True), and skip a batch on "
-            "all ranks or on none: all-reduce the condition first. For data that is uneven by nature use `with "
-            "model.join():`.",
+            _(
+                "Give every rank the same number of batches (DistributedSampler, drop_last=True), and skip a batch "
+                "on all ranks or on none: all-reduce the condition first. For data that is uneven by nature use "
+                "`with model.join():`."
+            ),
             module=module.id,
             ranks=drift.behind,
             backward=backward,
@@ -123,14 +149,37 @@ def drifted(tl: Timeline, module: Module) -> Drift | None:
 
 
 def _inside(tl: Timeline, module: Module, rank: int) -> bool:
-    """Whether the rank is in an all-reduce of a pass of this module that has no row yet."""
+    """Whether the rank is in an all-reduce of a pass of this module that has no row yet, or failed in its last one."""
+    if _failed_inside(module.lanes[rank]):
+        return True
     state = tl.ranks.get(rank)
     stack = state.stack if state is not None else None
     return stack is not None and stack.module == module.id and stack.pass_index >= len(module.lanes[rank].passes)
 
 
+def _failed_inside(lane: Lane) -> bool:
+    """Whether its last pass had sent something and then raised."""
+    return len(lane.passes) > 0 and lane.sync[-1] == int(Sync.UNFINISHED) and int(lane.passes[-1]["launched"]) > 0
+
+
 def _begun(tl: Timeline, module: Module, lane: Lane) -> int:
-    return len(lane.passes) + _inside(tl, module, lane.rank)
+    return len(lane.passes) + (_inside(tl, module, lane.rank) and not _failed_inside(lane))
+
+
+def _thrown_out(tl: Timeline, drift: Drift, index: int) -> str:
+    """What became of the others where a rank ended its script before them."""
+    rank, ahead = tl.ranks.get(drift.behind[0]), tl.ranks.get(drift.ahead)
+    if rank is None or ahead is None or not standing.finished(rank) or not standing.thrown_out(ahead):
+        return ""
+    last = standing.last_event(tl, rank.rank)
+    return _(
+        "Rank {rank} had come to the end of its script by then (exit code 0{last}), and rank "
+        "{ahead} failed in the all-reduce of micro-step {index} because the connection to it was gone.",
+        rank=rank.rank,
+        last=_("; the last it did: {last}", last=last) if last else "",
+        ahead=ahead.rank,
+        index=index,
+    )
 
 
 def _done(tl: Timeline, module: Module, rank: int) -> bool:
@@ -138,7 +187,7 @@ def _done(tl: Timeline, module: Module, rank: int) -> bool:
     state = tl.ranks.get(rank)
     if state is None:
         return False
-    if state.exit is not None and state.exit.reason in ("finished", "detached") and not state.exit.code:
+    if standing.finished(state):
         return True
     stack = state.stack
     return (

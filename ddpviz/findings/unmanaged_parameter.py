@@ -19,15 +19,23 @@ import numpy as np
 
 from ddpviz.findings import facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import NN_, _, ngettext
 from ddpviz.timeline.model import Gradients, Lane, Module, Sync, Timeline
 from ddpviz.trace.records import BucketFlag, StepFlag
 
 _REASONS = {
-    "added": "{were} created after the model was wrapped",
-    "replaced": "{were} replaced after the model was wrapped, as load_state_dict(assign=True) does",
-    "unfrozen": "{were} frozen when the model was wrapped, and unfrozen later",
-    "outside": "{are} outside the wrapped module",
+    "added": NN_("was created after the model was wrapped", "were created after the model was wrapped"),
+    "replaced": NN_(
+        "was replaced after the model was wrapped, as load_state_dict(assign=True) does",
+        "were replaced after the model was wrapped, as load_state_dict(assign=True) does",
+    ),
+    "unfrozen": NN_(
+        "was frozen when the model was wrapped, and unfrozen later",
+        "were frozen when the model was wrapped, and unfrozen later",
+    ),
+    "outside": NN_("is outside the wrapped module", "are outside the wrapped module"),
 }
+_UNKNOWN = NN_("is not known to the reducer", "are not known to the reducer")
 
 
 def check(tl: Timeline) -> Iterator[Finding]:
@@ -60,27 +68,40 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
     lane = module.lanes[ranks[0]]
     mine = [u for u in tl.unmanaged.get(lane.rank, []) if u.module == module.id]
     names = list(dict.fromkeys(n for u in mine for n in u.names))
-    are, were = ("is", "was") if len(names) == 1 else ("are", "were")
-    reasons = [_REASONS.get(k, "{are} not known to the reducer") for k in dict.fromkeys(u.reason for u in mine)]
-    why = words.listed([text.format(are=are, were=were) for text in reasons])
+    reasons = [ngettext(*_REASONS.get(k, _UNKNOWN), len(names)) for k in dict.fromkeys(u.reason for u in mine)]
+    why = words.listed(reasons)
     row = lane.steps[steps[0]]
     where = tl.site(lane.rank, int(row["site"]))
     wrapped = words.at(module.site)
     whole = all(u.reason == "outside" for u in mine)
     advice = (
-        "Make them part of the module before wrapping it, or average their gradients by hand before the step: "
-        "dist.all_reduce(p.grad); p.grad /= dist.get_world_size()."
+        _(
+            "Make them part of the module before wrapping it, or average their gradients by hand before the "
+            "step: dist.all_reduce(p.grad); p.grad /= dist.get_world_size()."
+        )
         if whole
-        else f"Build, load and unfreeze first, and wrap in DistributedDataParallel last{wrapped}; or wrap again "
-        "afterwards."
+        else _(
+            "Build, load and unfreeze first, and wrap in DistributedDataParallel last{wrapped}; or wrap again "
+            "afterwards.",
+            wrapped=wrapped,
+        )
     )
     return Finding(
         "unmanaged-parameter",
         Severity.ERROR,
-        f"{words.start(words.parameters(names))} {why}, so DDP does not average "
-        f"{'its' if len(names) == 1 else 'their'} gradients, and step "
-        f"{int(row['index'])}{words.of(tl, module)}{words.at(where)} updated {'it' if len(names) == 1 else 'them'} on "
-        f"each rank alone.{words.again(len(steps), len(lane.steps))}",
+        ngettext(
+            "{parameters} {why}, so DDP does not average its gradients, and step {index}{of}{at} updated it on "
+            "each rank alone.{again}",
+            "{parameters} {why}, so DDP does not average their gradients, and step {index}{of}{at} updated them on "
+            "each rank alone.{again}",
+            len(names),
+            parameters=words.start(words.parameters(names)),
+            why=why,
+            index=int(row["index"]),
+            of=words.of(tl, module),
+            at=words.at(where),
+            again=words.again(len(steps), len(lane.steps)),
+        ),
         advice,
         module=module.id,
         ranks=ranks,
@@ -97,7 +118,7 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
 
 def _unsent(lane: Lane) -> facts.Ints:
     """Passes that fed a step and left gradients in buckets that were never sent, while others were."""
-    _, step = facts.segments(lane)
+    _rest, step = facts.segments(lane)
     if not len(step):
         return np.zeros(0, np.int64)
     mixed = (lane.gradients == int(Gradients.MIXED))[np.maximum(step, 0)] if len(lane.gradients) else step < -2
@@ -114,16 +135,25 @@ def _never_ready(tl: Timeline, module: Module, ranks: tuple[int, ...], indices: 
     missing = [p for i, params in enumerate(buckets) if i not in sent for p in params]
     unused = [p for p in (lane.unused.params if lane.unused is not None else []) if p in missing]
     where = tl.site(lane.rank, int(row["backward_site"]))
-    cause = f", since {words.layers(module, unused)} received no gradient" if unused else ""
+    cause = _(", since {layers} received no gradient", layers=words.layers(module, unused)) if unused else ""
     return Finding(
         "unmanaged-parameter",
         Severity.ERROR,
-        f"In micro-step {first}{words.of(tl, module)}{words.at(where)} "
-        f"{words.plural(int(row['buckets']) - int(row['launched']), 'bucket')} of {int(row['buckets'])} never became "
-        f"complete{cause}, so the gradients of {words.layers(module, missing)} were not averaged although the step "
-        "used them.",
-        "Use every parameter in the loss, freeze what is not used before wrapping, or pass "
-        "find_unused_parameters=True to DistributedDataParallel.",
+        _(
+            "In micro-step {first}{of}{at} {buckets} of {all} never became complete{cause}, so the "
+            "gradients of {layers} were not averaged although the step used them.",
+            first=first,
+            of=words.of(tl, module),
+            at=words.at(where),
+            buckets=words.plural(int(row["buckets"]) - int(row["launched"]), "bucket"),
+            all=int(row["buckets"]),
+            cause=cause,
+            layers=words.layers(module, missing),
+        ),
+        _(
+            "Use every parameter in the loss, freeze what is not used before wrapping, or pass "
+            "find_unused_parameters=True to DistributedDataParallel."
+        ),
         module=module.id,
         ranks=ranks,
         count=len(indices),

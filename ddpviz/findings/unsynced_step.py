@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 from ddpviz.findings import cause, facts, words
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _, ngettext
 from ddpviz.timeline.model import Gradients, Replicas, Timeline
 
 
@@ -33,26 +34,35 @@ def check(tl: Timeline) -> Iterator[Finding]:
         sgd = facts.local_sgd(tl, module)
         if sgd is not None and sgd.equal:
             severity = Severity.INFO
-            message = (
-                f"Local SGD: {words.plural(len(used.indices), 'step')}{of} used each rank's own "
-                f"gradients{words.at(where)}, and the parameters were averaged by a collective between steps. The "
-                "replicas differ in between and are equal after the last averaging."
+            message = _(
+                "Local SGD: {steps}{of} used each rank's own gradients{at}, and the parameters were averaged by a "
+                "collective between steps. The replicas differ in between and are equal after the last averaging.",
+                steps=words.plural(len(used.indices), "step"),
+                of=of,
+                at=words.at(where),
             )
-            advice = "Nothing to do if this is meant: by design the replicas differ between two averagings."
+            advice = _("Nothing to do if this is meant: by design the replicas differ between two averagings.")
         else:
             severity = Severity.ERROR
             why = cause.why_local(tl, module, lane, behind)
-            message = (
-                f"Step {used.first.index}{of}{words.at(where)} used gradients that were never averaged: "
-                f"{words.ranks(used.first_ranks, module.ranks)} stepped on {_own(len(used.first_ranks))}. "
-                f"{why.sentence}."
+            message = ngettext(
+                "Step {index}{of}{at} used gradients that were never averaged: {ranks} stepped on what it had computed "
+                "alone. {sentence}.",
+                "Step {index}{of}{at} used gradients that were never averaged: {ranks} stepped on what each had "
+                "computed alone. {sentence}.",
+                len(used.first_ranks),
+                index=used.first.index,
+                of=of,
+                at=words.at(where),
+                ranks=words.ranks(used.first_ranks, module.ranks),
+                sentence=why.sentence,
             )
             if used.part.replicas is Replicas.DIVERGED:
-                message += " The replicas are now different models."
+                message += _(" The replicas are now different models.")
             elif used.part.replicas is Replicas.EQUAL and used.part.grads_equal:
-                message += " The replicas are still equal only because every rank computed the same gradients."
+                message += _(" The replicas are still equal only because every rank computed the same gradients.")
             if sgd is not None:
-                message += " Parameters were averaged by a collective at times, but the replicas do not end equal."
+                message += _(" Parameters were averaged by a collective at times, but the replicas do not end equal.")
             message += words.again(len(used.indices), facts.count_steps(tl, module))
             advice = why.advice + "."
         yield Finding(
@@ -71,7 +81,3 @@ def check(tl: Timeline) -> Iterator[Finding]:
             via=where.via,
             steps=used.steps,
         )
-
-
-def _own(ranks: int) -> str:
-    return "what it had computed alone" if ranks == 1 else "what each had computed alone"

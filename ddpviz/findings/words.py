@@ -1,9 +1,11 @@
-"""How findings phrase things: ranks, micro-steps, layers, bytes, places. Pure functions; used by the rules alone."""
+"""How findings phrase things: ranks, micro-steps, layers, bytes, places. Used by the rules alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ddpviz import phrases
+from ddpviz.language import Words, _, ngettext
 from ddpviz.timeline.model import Module, Site, Timeline
 
 
@@ -22,38 +24,29 @@ def ranges(numbers: Iterable[int], limit: int = 6) -> str:
             pieces += [(str(n), 1) for n in wanted[at : end + 1]]
         at = end + 1
     if len(pieces) > limit:
-        rest = sum(count for _, count in pieces[limit - 1 :])
-        return ", ".join(text for text, _ in pieces[: limit - 1]) + f" and {rest} more"
-    return listed([text for text, _ in pieces])
+        rest = sum(count for _text, count in pieces[limit - 1 :])
+        return _("{some} and {n} more", some=", ".join(text for text, _count in pieces[: limit - 1]), n=rest)
+    return listed([text for text, _count in pieces])
 
 
-def listed(items: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""
+listed, start = phrases.listed, phrases.starting
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> Words:
     """`1 step`, `2 steps`, `12,000 passes`."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+    return phrases.counted(count, noun)
 
 
-def numbered(noun: str, numbers: Iterable[int]) -> str:
+def numbered(noun: str, numbers: Iterable[int]) -> Words:
     """`micro-step 3`, `micro-steps 0-2 and 5`."""
     found = set(numbers)
-    return f"{noun}{'s' if len(found) != 1 else ''} {ranges(found)}"
+    return phrases.numbered(noun, found, ranges(found))
 
 
-def ranks(numbers: Iterable[int], of: Sequence[int] = ()) -> str:
+def ranks(numbers: Iterable[int], of: Sequence[int] = ()) -> Words:
     """`rank 1`, `ranks 0-2`; `both ranks` or `all 4 ranks` if these are all of `of`."""
     found = set(numbers)
-    if of and len(found) > 1 and found == set(of):
-        return "both ranks" if len(found) == 2 else f"all {len(found)} ranks"
-    return numbered("rank", found)
-
-
-def start(text: str) -> str:
-    """The text with a capital first letter."""
-    return text[:1].upper() + text[1:]
+    return phrases.which_ranks(found, ranges(found), of)
 
 
 def layers(module: Module, indices: Iterable[int], limit: int = 4) -> str:
@@ -63,7 +56,7 @@ def layers(module: Module, indices: Iterable[int], limit: int = 4) -> str:
 
 def names(items: Sequence[str], limit: int = 4) -> str:
     if len(items) > limit:
-        return ", ".join(items[: limit - 1]) + f" and {len(items) - limit + 1} more"
+        return _("{some} and {n} more", some=", ".join(items[: limit - 1]), n=len(items) - limit + 1)
     return listed(items)
 
 
@@ -71,7 +64,7 @@ def parameters(items: Sequence[str], limit: int = 4) -> str:
     """`the parameters fc.weight and fc.bias`; names that already say so stay as they are."""
     if all(name.startswith("parameter ") for name in items):
         return names(items, limit)
-    return f"the parameter{'s' if len(items) > 1 else ''} {names(items, limit)}"
+    return ngettext("the parameter {names}", "the parameters {names}", len(items), names=names(items, limit))
 
 
 def size(count: float) -> str:
@@ -102,12 +95,15 @@ def of(tl: Timeline, module: Module) -> str:
     """` of Generator` where the run has several modules, else nothing; with its number where names repeat."""
     if len(tl.modules) < 2:
         return ""
-    alike = sum(m.name == module.name for m in tl.modules) > 1
-    return f" of {module.name}" + (f" (module {module.id})" if alike else "")
+    if sum(m.name == module.name for m in tl.modules) > 1:
+        return _(" of {name} (module {id})", name=module.name, id=module.id)
+    return _(" of {name}", name=module.name)
 
 
-def again(count: int, total: int, noun: str = "step") -> str:
+def again(count: int, total: int) -> str:
     """A sentence for repeats: ` It is so in 4 of 9 steps.`, or nothing for one."""
     if count < 2:
         return ""
-    return f" It is so in {f'all {count:,} {noun}s' if count == total else f'{count:,} of {plural(total, noun)}'}."
+    if count == total:
+        return ngettext(" It is so in the step.", " It is so in all {n:,} steps.", total)
+    return _(" It is so in {count:,} of {steps}.", count=count, steps=plural(total, "step"))

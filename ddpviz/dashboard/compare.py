@@ -73,7 +73,7 @@ class Compare(Screen[None]):
         self._cursors = [Cursor(), Cursor()]
         self._words = Static()
         self._ranks = 0
-        self._said: tuple[int, ...] = ()
+        self._said: tuple[tuple[int, bool, str], ...] = ()
         self._due = 0.0
 
     def compose(self) -> ComposeResult:
@@ -93,10 +93,11 @@ class Compare(Screen[None]):
             snap = feed.latest
             if snap is not None:
                 self._show(number, feed, snap)
-        serials = tuple(feed.latest.serial for feed in self.feeds if feed.latest is not None)
+        snaps = [feed.latest for feed in self.feeds if feed.latest is not None]
+        state = tuple((snap.serial, snap.running, snap.tl.run.status) for snap in snaps)
         self._due -= FRAME
-        if serials != self._said and self._due <= 0:
-            self._said, self._due = serials, SENTENCES_EVERY
+        if state != self._said and self._due <= 0:
+            self._said, self._due = state, SENTENCES_EVERY
             self._say()
 
     def _show(self, number: int, feed: Feed, snap: Snapshot) -> None:

@@ -88,7 +88,8 @@ def figures(tl: m.Timeline, findings: Sequence[Finding], name: str) -> Figures:
 def _stepped_on(lane: m.Lane) -> m.Rows:
     """The passes that a step came after: what was averaged before, in the middle of a window, no step has used."""
     after = lane.steps["after"]
-    return lane.passes[after[(after >= 0) & (after < len(lane.passes))]]
+    rows: m.Rows = lane.passes[after[(after >= 0) & (after < len(lane.passes))]]
+    return rows
 
 
 def all_reduce_time(tl: m.Timeline) -> tuple[float | None, float | None]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ddpviz.export import words
+from ddpviz.language import _, ngettext
 from ddpviz.timeline import model as m
 from ddpviz.timeline.timing import arrivals, communication
 from ddpviz.timeline.trends import agreement, traffic, windows
@@ -37,13 +38,19 @@ def sent(tl: m.Timeline) -> str:
     local = int(np.count_nonzero(lane.sync == m.Sync.LOCAL))
     gone, saved = traffic(module)
     if not local:
-        return (
-            f"All {len(lane.passes)} micro-steps were all-reduced; a rank sent {words.size(gone)} of gradients, "
-            f"{words.size(gone / len(lane.passes))} each time."
+        return _(
+            "All {passes} micro-steps were all-reduced; a rank sent {sent} of gradients, {each} each time.",
+            passes=len(lane.passes),
+            sent=words.size(gone),
+            each=words.size(gone / len(lane.passes)),
         )
-    return (
-        f"{local} of {len(lane.passes)} micro-steps stayed local: a rank sent {words.size(gone)} of gradients; "
-        f"had each been all-reduced, it would have been {words.size(gone + saved)}."
+    return _(
+        "{local} of {passes} micro-steps stayed local: a rank sent {sent} of gradients; had each been all-reduced, it "
+        "would have been {without}.",
+        local=local,
+        passes=len(lane.passes),
+        sent=words.size(gone),
+        without=words.size(gone + saved),
     )
 
 
@@ -53,9 +60,11 @@ def step_cost(tl: m.Timeline) -> str:
     if len(ends) < 3:
         return ""
     total = sum(traffic(module)[0] for module in tl.modules)
-    return (
-        f"One optimizer step took {words.duration(float(np.median(np.diff(ends))))} (median of {len(ends)}) and sent "
-        f"{words.size(total / len(ends))} a rank."
+    return _(
+        "One optimizer step took {time} (median of {count}) and sent {sent} a rank.",
+        time=words.duration(float(np.median(np.diff(ends)))),
+        count=len(ends),
+        sent=words.size(total / len(ends)),
     )
 
 
@@ -67,10 +76,13 @@ def met(tl: m.Timeline) -> str:
             rows = [lane.passes[index] for lane in lanes if index < len(lane.passes)]
             known = len(rows) == len(lanes) and all(int(row["flags"]) & _BOTH == _BOTH for row in rows)
             if module.verdicts[index] == m.Sync.SYNCED and known and len(rows) > 1:
-                brought = " and ".join(words.number(float(row["local_norm"])) for row in rows[:4])
-                return (
-                    f"To the all-reduce of micro-step {index} the ranks brought gradients of norm {brought}; "
-                    f"all left with their mean, norm {words.number(float(rows[0]['norm']))}."
+                brought = _(" and ").join(words.number(float(row["local_norm"])) for row in rows[:4])
+                return _(
+                    "To the all-reduce of micro-step {index} the ranks brought gradients of norm {brought}; all left "
+                    "with their mean, norm {mean}.",
+                    index=index,
+                    brought=brought,
+                    mean=words.number(float(rows[0]["norm"])),
                 )
     return ""
 
@@ -87,9 +99,12 @@ def levels(tl: m.Timeline) -> str:
     shown = [a if a is not None else b for a, b in zip(values, local, strict=True)]
     if len(shown) < 2 or any(value is None for value in shown):
         return ""
-    listed = ", ".join(f"rank {k} {words.number(v)}" for k, v in zip(module.ranks[:4], shown, strict=False))
+    pairs = zip(module.ranks[:4], shown, strict=False)
+    listed = ", ".join(_("rank {rank} {value}", rank=k, value=words.number(v)) for k, v in pairs)
     same = len({f"{v:.17g}" for v in shown}) == 1
-    return f"When the first step took them, the gradients had norm {listed}: {'equal' if same else 'not equal'}."
+    if same:
+        return _("When the first step took them, the gradients had norm {listed}: equal.", listed=listed)
+    return _("When the first step took them, the gradients had norm {listed}: not equal.", listed=listed)
 
 
 def replicas(tl: m.Timeline) -> str:
@@ -99,11 +114,17 @@ def replicas(tl: m.Timeline) -> str:
     apart = next((step for step in tl.steps if step.replicas is m.Replicas.DIVERGED), None)
     if apart is not None:
         where = words.place(apart.site)
-        return f"Since step {apart.index}{where} the ranks hold different models; PyTorch said nothing."
+        return _(
+            "Since step {index}{where} the ranks hold different models; PyTorch said nothing.",
+            index=apart.index,
+            where=where,
+        )
     equal = sum(step.replicas is m.Replicas.EQUAL for step in tl.steps)
     if not equal:
         return ""
-    return f"The replicas were compared after {words.plural(equal, 'step')} and equal each time, bit for bit."
+    return _(
+        "The replicas were compared after {equal} and equal each time, bit for bit.", equal=words.plural(equal, "step")
+    )
 
 
 def used(tl: m.Timeline) -> str:
@@ -113,14 +134,20 @@ def used(tl: m.Timeline) -> str:
     kinds = [step.gradients for step in tl.steps]
     count = len(kinds)
     if local := sum(kind is m.Gradients.LOCAL for kind in kinds):
-        return f"{local} of {words.plural(count, 'step')} used gradients that were never averaged."
+        return _(
+            "{local} of {count} used gradients that were never averaged.",
+            local=local,
+            count=words.plural(count, "step"),
+        )
     if stale := sum(kind is m.Gradients.STALE for kind in kinds):
-        return (
-            f"{stale} of {words.plural(count, 'step')} used gradients that were averaged too early: what was added "
-            "after the all-reduce stayed on each rank."
+        return _(
+            "{stale} of {count} used gradients that were averaged too early: what was added after the all-reduce "
+            "stayed on each rank.",
+            stale=stale,
+            count=words.plural(count, "step"),
         )
     good = sum(kind is m.Gradients.SYNCED for kind in kinds)
-    return f"{good} of {words.plural(count, 'step')} used the mean of all ranks' gradients."
+    return _("{good} of {count} used the mean of all ranks' gradients.", good=good, count=words.plural(count, "step"))
 
 
 def window_sizes(tl: m.Timeline) -> str:
@@ -128,14 +155,18 @@ def window_sizes(tl: m.Timeline) -> str:
     known = _first(tl)
     if known is None or not len(known[1].steps):
         return ""
-    _, lane = known
+    lane = known[1]
     ends = lane.steps["after"].astype(np.int64)
     sizes = np.diff(ends, prepend=-1).tolist()
     listed = ", ".join(str(n) for n in sizes[:12]) + (", …" if len(sizes) > 12 else "")
     left = len(lane.passes) - 1 - int(ends[-1])
     if not left:
-        return f"The steps used {listed} micro-steps; none was left over."
-    return f"The steps used {listed} micro-steps, and the last {left} of the run reached no step at all."
+        return _("The steps used {listed} micro-steps; none was left over.", listed=listed)
+    return _(
+        "The steps used {listed} micro-steps, and the last {left} of the run reached no step at all.",
+        listed=listed,
+        left=left,
+    )
 
 
 def halves(tl: m.Timeline) -> str:
@@ -143,7 +174,7 @@ def halves(tl: m.Timeline) -> str:
     known = _first(tl)
     if known is None:
         return ""
-    _, lane = known
+    lane = known[1]
     bounds = windows(lane)
     lengths = np.diff(bounds)
     pieces, whole = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
@@ -154,9 +185,12 @@ def halves(tl: m.Timeline) -> str:
     few, all_at_once = int(lane.passes["memory"][:until].max()), int(lane.passes["memory"].max())
     if not few or not all_at_once:
         return ""
-    return (
-        f"Peak memory of a rank: {words.size(few)} while a batch came in {int(lengths[pieces[0]])} pieces, "
-        f"{words.size(all_at_once)} once it came in one: {words.size(all_at_once - few)} more."
+    return _(
+        "Peak memory of a rank: {few} while a batch came in {pieces} pieces, {whole} once it came in one: {more} more.",
+        few=words.size(few),
+        pieces=int(lengths[pieces[0]]),
+        whole=words.size(all_at_once),
+        more=words.size(all_at_once - few),
     )
 
 
@@ -165,7 +199,7 @@ def same_gradient(tl: m.Timeline) -> str:
     known = _first(tl)
     if known is None:
         return ""
-    _, lane = known
+    lane = known[1]
     bounds = windows(lane)
     lengths = np.diff(bounds)
     if not (lengths > 1).any() or not (lengths == 1).any():
@@ -174,9 +208,10 @@ def same_gradient(tl: m.Timeline) -> str:
     other = lane.passes[int(bounds[int(np.argmax(lengths == 1))])]
     if not int(first["flags"]) & int(other["flags"]) & int(r.PassFlag.HAS_NORM):
         return ""
-    return (
-        f"The averaged gradient of the first step has norm {float(first['norm']):.6g} in pieces and "
-        f"{float(other['norm']):.6g} in one piece."
+    return _(
+        "The averaged gradient of the first step has norm {first} in pieces and {other} in one piece.",
+        first=format(float(first["norm"]), ".6g"),
+        other=format(float(other["norm"]), ".6g"),
     )
 
 
@@ -193,9 +228,11 @@ def in_vain(tl: m.Timeline) -> str:
     if not count:
         return ""
     each = traffic(module)[0] / max(int(np.count_nonzero(lane.sync == m.Sync.SYNCED)), 1)
-    return (
-        f"{words.plural(count, 'backward')} ran inside no_sync() and {'was' if count == 1 else 'were'} all-reduced all "
-        f"the same: {words.size(count * each)} that a rank need not have sent."
+    return ngettext(
+        "{n} backward ran inside no_sync() and was all-reduced all the same: {sent} that a rank need not have sent.",
+        "{n} backwards ran inside no_sync() and were all-reduced all the same: {sent} that a rank need not have sent.",
+        count,
+        sent=words.size(count * each),
     )
 
 
@@ -204,16 +241,18 @@ def batches(tl: m.Timeline) -> str:
     for module in tl.modules:
         counts = {k: len(lane.passes) for k, lane in module.lanes.items()}
         most = max(counts.values(), default=0)
-        listed = ", ".join(f"rank {k} {n}" for k, n in list(counts.items())[:6])
+        listed = ", ".join(_("rank {rank} {value}", rank=k, value=n) for k, n in list(counts.items())[:6])
         joined = [k for k in counts if k in tl.ranks and module.id in tl.ranks[k].joined]
         shadows = sum(most - counts[k] for k in joined)
         if shadows:
-            return (
-                f"Micro-steps: {listed}. Ranks that were done answered {words.plural(shadows, 'all-reduce')} of the "
-                "others with zeros, so that nobody waited for ever."
+            return _(
+                "Micro-steps: {listed}. Ranks that were done answered {shadows} of the others with zeros, so that "
+                "nobody waited for ever.",
+                listed=listed,
+                shadows=words.plural(shadows, "all-reduce"),
             )
         if counts and min(counts.values()) < most:
-            return f"Micro-steps: {listed}. A rank with fewer batches leaves the others waiting."
+            return _("Micro-steps: {listed}. A rank with fewer batches leaves the others waiting.", listed=listed)
     return ""
 
 
@@ -229,8 +268,14 @@ def overlap(tl: m.Timeline) -> str:
             continue
         count = words.plural(len(module.layouts[-1].buckets), "bucket")
         told.append(
-            f"{module.name}: {count}, {words.percent(hidden / total)} of the all-reduce ran beside the backward, "
-            f"{words.duration(float(np.median(exposed)))} a micro-step were left after it."
+            _(
+                "{name}: {count}, {hidden} of the all-reduce ran beside the backward, {exposed} a micro-step were left "
+                "after it.",
+                name=module.name,
+                count=count,
+                hidden=words.percent(hidden / total),
+                exposed=words.duration(float(np.median(exposed))),
+            )
         )
     return " ".join(told)
 
@@ -242,9 +287,11 @@ def unused(tl: m.Timeline) -> str:
             module = next((known for known in tl.modules if known.id == refused.module), None)
             names = [module.params[i].name for i in refused.params if i < len(module.params)] if module else []
             if names:
-                return (
-                    f"In micro-step {max(refused.pass_index - 1, 0)} {', '.join(names[:4])} got no gradient; PyTorch "
-                    "raised at the next forward, and does not say these names."
+                return _(
+                    "In micro-step {index} {names} got no gradient; PyTorch raised at the next forward, and does not "
+                    "say these names.",
+                    index=max(refused.pass_index - 1, 0),
+                    names=", ".join(names[:4]),
                 )
     known = _first(tl)
     if known is None:
@@ -255,9 +302,13 @@ def unused(tl: m.Timeline) -> str:
     if not short.any():
         return ""
     fewest = managed - int(lane.passes["touched"].min())
-    return (
-        f"In {int(np.count_nonzero(short))} of {len(lane.passes)} micro-steps {fewest} of {managed} parameters got no "
-        "gradient, and DDP went on without waiting for them."
+    return _(
+        "In {count} of {passes} micro-steps {unused} of {all} parameters got no gradient, and DDP went on without "
+        "waiting for them.",
+        count=int(np.count_nonzero(short)),
+        passes=len(lane.passes),
+        unused=fewest,
+        all=managed,
     )
 
 
@@ -269,10 +320,13 @@ def apart(tl: m.Timeline) -> str:
         if not mixed:
             continue
         first = int(np.flatnonzero(module.verdicts == m.Sync.MIXED)[0])
-        listed = ", ".join(f"rank {k} {n}" for k, n in list(counts.items())[:6])
-        return (
-            f"In {words.plural(mixed, 'micro-step')}, first in micro-step {first}, some ranks all-reduced and others "
-            f"did not. All-reduces completed: {listed}."
+        listed = ", ".join(_("rank {rank} {value}", rank=k, value=n) for k, n in list(counts.items())[:6])
+        return _(
+            "In {mixed}, first in micro-step {first}, some ranks all-reduced and others did not. All-reduces "
+            "completed: {listed}.",
+            mixed=words.plural(mixed, "micro-step"),
+            first=first,
+            listed=listed,
         )
     return ""
 
@@ -283,8 +337,8 @@ def waits(tl: m.Timeline) -> str:
     for rank, state in sorted(tl.ranks.items()):
         what = words.waiting_for(tl, state)
         if what is not None:
-            told.append(f"rank {rank} in {what}")
-    return f"At the end these waited: {'; '.join(told)}." if told else ""
+            told.append(_("rank {rank} in {what}", rank=rank, what=what))
+    return _("At the end these waited: {listed}.", listed="; ".join(told)) if told else ""
 
 
 def twins(tl: m.Timeline) -> str:
@@ -292,7 +346,7 @@ def twins(tl: m.Timeline) -> str:
     known = _first(tl)
     if known is None or len(known[0].ranks) < 2:
         return ""
-    module, _ = known
+    module = known[0]
     lanes = [module.lanes[k] for k in module.ranks if k in module.lanes]
     count = min(len(lane.passes) for lane in lanes)
     rows = np.stack([lane.passes["local_norm"][:count] for lane in lanes])
@@ -300,9 +354,13 @@ def twins(tl: m.Timeline) -> str:
     value = agreement(module)
     if value is None:
         return ""
-    return (
-        f"In {equal} of {count} micro-steps the ranks' own gradients had the same norm to the last bit. The mean is "
-        f"{words.number(value)} times as long as they are: 1 is one direction, {1 / len(lanes) ** 0.5:.2f} pure noise."
+    return _(
+        "In {equal} of {count} micro-steps the ranks' own gradients had the same norm to the last bit. The mean is "
+        "{agreement} times as long as they are: 1 is one direction, {noise} pure noise.",
+        equal=equal,
+        count=count,
+        agreement=words.number(value),
+        noise=format(1 / len(lanes) ** 0.5, ".2f"),
     )
 
 
@@ -313,16 +371,22 @@ def spread(tl: m.Timeline) -> str:
         if not found:
             continue
         first, rank = min(found, key=lambda pair: (pair[0].pass_index, pair[1]))
-        name = module.params[first.param].name if first.param < len(module.params) else "a parameter"
+        name = module.params[first.param].name if first.param < len(module.params) else _("a parameter")
         sick = [
             lane.rank
             for lane in module.lanes.values()
             if (~np.isfinite(lane.passes["norm"]) & ((lane.passes["flags"] & int(r.PassFlag.HAS_NORM)) != 0)).any()
         ]
         kind = {"nan": "NaN", "inf": "Inf"}.get(first.kind, first.kind)
-        return (
-            f"The first {kind} was in {name} on rank {rank}, in micro-step {first.pass_index}, before any averaging; "
-            f"after the all-reduce {len(sick)} of {words.plural(len(module.lanes), 'rank')} had it."
+        return _(
+            "The first {kind} was in {name} on rank {rank}, in micro-step {index}, before any averaging; after the "
+            "all-reduce {sick} of {ranks} had it.",
+            kind=kind,
+            name=name,
+            rank=rank,
+            index=first.pass_index,
+            sick=len(sick),
+            ranks=words.plural(len(module.lanes), "rank"),
         )
     return ""
 
@@ -337,10 +401,13 @@ def compressed(tl: m.Timeline) -> str:
     wire = int(lane.buckets["wire_bytes"].astype(np.int64).sum())
     if not whole:
         return ""
-    hook = f" through {module.hook}" if module.hook else ""
-    return (
-        f"A rank handed {words.size(wire)} to the all-reduces{hook} for {words.size(whole)} of gradients: "
-        f"{words.percent(wire / whole)}."
+    fields = {"wire": words.size(wire), "whole": words.size(whole), "share": words.percent(wire / whole)}
+    if not module.hook:
+        return _("A rank handed {wire} to the all-reduces for {whole} of gradients: {share}.", **fields)
+    return _(
+        "A rank handed {wire} to the all-reduces through {hook} for {whole} of gradients: {share}.",
+        hook=module.hook,
+        **fields,
     )
 
 
@@ -350,7 +417,9 @@ def each_module(tl: m.Timeline) -> str:
     for module in tl.modules:
         synced = int(np.count_nonzero(module.verdicts == m.Sync.SYNCED))
         local = int(np.count_nonzero(module.verdicts == m.Sync.LOCAL))
-        told.append(f"{module.name}: {synced} micro-steps all-reduced, {local} local.")
+        told.append(
+            _("{name}: {synced} micro-steps all-reduced, {local} local.", name=module.name, synced=synced, local=local)
+        )
     return " ".join(told) if len(told) > 1 else ""
 
 
@@ -365,7 +434,10 @@ def late(tl: m.Timeline) -> str:
     counts = {rank: int(np.count_nonzero(came.last == rank)) for rank in came.ranks}
     rank = max(counts, key=lambda k: counts[k])
     by = came.median_late(rank) or 0.0
-    return (
-        f"Rank {rank} came last to {counts[rank]} of {words.plural(len(came.passes), 'all-reduce')}, "
-        f"{words.duration(by)} after the first in the median."
+    return _(
+        "Rank {rank} came last to {counts} of {came}, {by} after the first in the median.",
+        rank=rank,
+        counts=counts[rank],
+        came=words.plural(len(came.passes), "all-reduce"),
+        by=words.duration(by),
     )

@@ -47,7 +47,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
         lane = module.lanes[ahead]
         counts = {k: _begun(tl, module, module.lanes[k]) for k in (ahead, rank)}
         parts = []
-        if drift.ended:
+        if drift.ended and counts[ahead] > counts[rank]:  # else they drifted apart by what they synchronised
             parts.append(
                 _(
                     "Rank {ahead} began {micro_steps}{of} and rank {rank} only {fewer}: the ranks ran different "

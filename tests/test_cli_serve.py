@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -29,23 +30,32 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    run = create_run(tmp_path, {"title": "seen-in-a-browser", "status": "finished", "exit_code": 0, "world_size": 1})
-    TraceFile(run / "trace", "j").records([r.Note(text="hello", at=0)])
-    port = free_port()
+@contextmanager
+def serving(run: Path, port: int, home: Path) -> Iterator[subprocess.Popen[str]]:
+    """A real server of one run."""
     process = subprocess.Popen(
         [sys.executable, "-m", "ddpviz", "serve", "--port", str(port), "watch", str(run)],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)},
+        env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home)},
     )
-    assert process.stderr is not None
-    assert process.stderr.readline() == f"ddpviz: serving on http://127.0.0.1:{port} until Ctrl-C\n"
-    yield process, port
-    process.kill()
-    process.wait()
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"ddpviz: serving on http://127.0.0.1:{port} until Ctrl-C\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    run = create_run(tmp_path, {"title": "seen-in-a-browser", "status": "finished", "exit_code": 0, "world_size": 1})
+    TraceFile(run / "trace", "j").records([r.Note(text="hello", at=0)])
+    port = free_port()
+    with serving(run, port, tmp_path) as process:
+        yield process, port
 
 
 async def status(port: int, path: str = "/", **headers: str) -> tuple[int, str]:

@@ -6,6 +6,7 @@ long columns are shared and only ever grow), so the screen never looks at a time
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,15 @@ from ddpviz.trace.text import clean
 if TYPE_CHECKING:
     from ddpviz.launch import Job
 
-QUICK, CALM, IDLE = 0.03, 0.1, 0.5  # seconds between looks: data flows, the run is live, nothing more will come
+
+def frames_a_second() -> int:
+    """How often the screen may change: 20, or what DDPVIZ_FPS says (viewers of a class need less)."""
+    text = os.environ.get("DDPVIZ_FPS", "")
+    return min(max(int(text), 1), 60) if text.isdecimal() else 20
+
+
+# seconds between looks: data flows, the run is live, nothing more will come
+QUICK, CALM, IDLE = max(0.03, 1 / frames_a_second() - 0.02), max(0.1, 1 / frames_a_second()), 0.5
 SLICE, MOST = 1 << 20, 4 << 20  # bytes folded before the first snapshot of a long recording, and at once later
 READING = 0.2  # seconds between two snapshots while a long recording is read
 SHARE = 3  # folding what is live takes one part in so many of the thread's time, however many files there are

@@ -21,7 +21,8 @@ def lines(output: str) -> list[str]:
 
 @pytest.mark.parametrize("fault", ["exception", "memory", "block"])
 def test_every_callback_may_fail(tmp_path: Path, fault: str) -> None:
-    done, _ = watch(BITS, 2, ["--fault", fault], tmp_path / "run")
+    """TEST_BLOCK_S=5 in the environment has each of them block for five seconds (two minutes in all)."""
+    done, _ = watch(BITS, 2, ["--fault", fault], tmp_path / "run", limit=400)
     assert done.codes == [0, 0], done.output
     watched = lines(done.output)
     windows = re.search(r"windows (\d+)", watched[0])

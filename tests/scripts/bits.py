@@ -1,6 +1,8 @@
 """Trains a small model and prints a digest of its parameters: the same bits, watched or not. Ends in the way asked for.
 
 bits.py [--fault exception|memory|block] [--end raise|exit3|os5|kill|term|fork|systemexit4]
+
+A callable that blocks does so once, for TEST_BLOCK_S seconds.
 """
 
 import argparse
@@ -51,6 +53,7 @@ def main() -> None:
         from ddpviz.probe import guard
 
         names = sorted(guard.BODIES)
+    waiting = set(names)
     faults = {"exception": RuntimeError("ours"), "memory": MemoryError("ours")}
     for name in names or [""] * args.windows:
         if name:
@@ -58,8 +61,9 @@ def main() -> None:
             healthy = cell[0]
 
             def broken(*a: object, **k: object) -> None:
-                if args.fault == "block":
-                    time.sleep(0.02)
+                if args.fault == "block" and name in waiting:
+                    waiting.remove(name)
+                    time.sleep(float(os.environ.get("TEST_BLOCK_S", "0.02")))
                 raise faults.get(args.fault, RuntimeError("ours"))
 
             cell[0] = broken

@@ -65,19 +65,24 @@ def differing(plain: list[dict[str, Any]], watched: list[dict[str, Any]]) -> lis
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return outcome(tmp_path_factory.mktemp("plain"), switches(), 3, "none")
+def some() -> dict[str, Case]:
+    return {n: c for n, c in switches().items() if n.startswith(("plain", "join active"))}
+
+
+@pytest.fixture(scope="module")
+def plain(some: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return outcome(tmp_path_factory.mktemp("plain"), some, 3, "none")
 
 
 @pytest.mark.parametrize("watch", ["comm-hook", "collectives"])
-def test_no_bit_changes_on_three_ranks(plain: list[dict[str, Any]], watch: str, tmp_path: Path) -> None:
-    assert differing(plain, outcome(tmp_path, switches(), 3, watch)) == []
-    trained = [name for name, result in plain[0].items() if "error" not in result]
-    assert len(trained) > 60
+def test_no_bit_changes(plain: list[dict[str, Any]], some: dict[str, Case], watch: str, tmp_path: Path) -> None:
+    """The same cases that catch a sabotaged hook below; the whole product is in test_watched."""
+    assert not any("error" in result for result in plain[0].values())
+    assert differing(plain, outcome(tmp_path, some, 3, watch)) == []
 
 
 @pytest.mark.parametrize("watch", ["divides", "multiplies", "draws", "keeps-a-gradient"])
-def test_a_sabotaged_hook_is_caught(plain: list[dict[str, Any]], watch: str, tmp_path: Path) -> None:
-    some = {n: c for n, c in switches().items() if n.startswith(("plain", "join active"))}
-    expected = [{name: rank[name] for name in some} for rank in plain]
-    assert differing(expected, outcome(tmp_path, some, 3, watch)) != []
+def test_a_sabotaged_hook_is_caught(
+    plain: list[dict[str, Any]], some: dict[str, Case], watch: str, tmp_path: Path
+) -> None:
+    assert differing(plain, outcome(tmp_path, some, 3, watch)) != []

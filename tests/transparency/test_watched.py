@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,19 @@ def plainly(
     return _read(out, ranks)
 
 
-def watched(folder: Path, wanted: dict[str, Case], ranks: int, observe: str, *options: str) -> Results:
+def watched(
+    folder: Path,
+    wanted: dict[str, Case],
+    ranks: int,
+    observe: str,
+    *options: str,
+    env: dict[str, str] | None = None,
+) -> Results:
     """Run the job under `ddpviz run`; the probe must have seen passes and must have had no fault."""
     file, out = _written(folder, wanted)
     done = run_ddpviz(
         "run", "--no-ui", "-n", str(ranks), "--backend", "gloo", "--run-dir", str(folder / "run"), *options,
-        str(JOB), str(file), str(out), env={"DDPVIZ_OBSERVE": observe} if observe else None, limit=220,
+        str(JOB), str(file), str(out), env=(env or {}) | ({"DDPVIZ_OBSERVE": observe} if observe else {}), limit=220,
     )  # fmt: skip
     assert done.code == 0, done.output
     assert done.left == []
@@ -121,10 +129,19 @@ def test_other_numbers_of_ranks(ranks: int, tmp_path: Path) -> None:
     assert differing(expected, watched(tmp_path / "watched", some, ranks, "", "--budget", "full")) == []
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("observe", ["", "comm-hook"])
+@pytest.mark.parametrize(("seed", "observe"), [(1, ""), (2, "comm-hook")])
 def test_drawn_combinations(seed: int, observe: str, tmp_path: Path) -> None:
     some = draw(seed, 40)
     expected = plainly(tmp_path / "plain", some, 3)
     assert sum("error" not in result for result in expected[0].values()) > 20
     assert differing(expected, watched(tmp_path / "watched", some, 3, observe, "--budget", "full")) == []
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler for inductor")
+def test_inductor(tmp_path: Path) -> None:
+    """Compiled to machine code: the same bits, graphs and graph breaks."""
+    case: dict[str, Case] = {"inductor": {"compile": "inductor", "accumulation": 2}}
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    expected = plainly(tmp_path / "plain", case, 2, env=cache)
+    assert "error" not in expected[0]["inductor"], expected[0]
+    assert differing(expected, watched(tmp_path / "watched", case, 2, "", "--budget", "full", env=cache)) == []

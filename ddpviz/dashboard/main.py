@@ -19,7 +19,7 @@ from ddpviz.dashboard import playback as play
 from ddpviz.dashboard.bars import Footer, Tabs, footer_keys
 from ddpviz.dashboard.brief import badge
 from ddpviz.dashboard.control import ControlPanel, note as control_note
-from ddpviz.dashboard.feed import Feed, Snapshot
+from ddpviz.dashboard.feed import Feed, Snapshot, frames_a_second
 from ddpviz.dashboard.header import Header
 from ddpviz.dashboard.keymap import apply, bound
 from ddpviz.dashboard.keys import KEYS, VIEWS, Key
@@ -32,13 +32,14 @@ from ddpviz.dashboard.stage import Stage
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.timekeys import TimeKeys
 from ddpviz.dashboard.view import View
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 if TYPE_CHECKING:
     from ddpviz.dashboard.app import Dashboard
     from ddpviz.launch.control import Controller
 
-FRAME = 1 / 20  # seconds between two looks for something new
+FRAME = 1 / frames_a_second()  # seconds between two looks for something new
 SMALLEST = (60, 16)
 ONLY_IN = {  # actions that mean nothing in the other views
     "drill": ("overview",),
@@ -102,9 +103,13 @@ class Main(TimeKeys):
 
     def on_mount(self) -> None:
         self.set_interval(FRAME, self._tick)
+        self.app.theme_changed_signal.subscribe(self, self._themed)
         self.call_after_refresh(self.dashboard.say_problems)
         if self.dashboard.present:
             self.action_present()
+
+    def _themed(self, _theme: object) -> None:
+        self._drawn = None  # texts hold colours too
 
     def on_resize(self, event: events.Resize) -> None:
         width, height = event.size
@@ -112,7 +117,9 @@ class Main(TimeKeys):
         self.set_class(small, "-small")
         if small:
             wanted = f"{SMALLEST[0]} × {SMALLEST[1]}"
-            self.query_one("#small", Static).update(f"{width} × {height}\nddpviz needs {wanted}\nq quits")
+            self.query_one("#small", Static).update(
+                _("{width} × {height}\nddpviz needs {wanted}\nq quits", width=width, height=height, wanted=wanted)
+            )
         self._drawn = None
 
     # -- pulling and drawing --------------------------------------------------------------------------------------
@@ -169,7 +176,7 @@ class Main(TimeKeys):
     def _note(self, speed: str) -> str:
         notes = [f"/{self.cursor.filter}"] if self.cursor.filter else []
         if self._snap is not None and not self._snap.complete:
-            notes.append("reading …")
+            notes.append(_("reading …"))
         if self._snap is not None and self._snap.problems:
             notes.append(self._snap.problems[0][:60])
         return "  ".join([*notes, speed if not self.cursor.live else ""]).strip()
@@ -261,7 +268,7 @@ class Main(TimeKeys):
             if answer is not None:
                 self._move(replace(self.cursor, filter=answer))
 
-        hint = "ranks (3, 0-7), a layer's name, or text of the output; empty shows all"
+        hint = _("ranks (3, 0-7), a layer's name, or text of the output; empty shows all")
         self.app.push_screen(Prompt("Filter", self.cursor.filter, hint), filtered)
 
     def action_view(self, name: str) -> None:
@@ -330,15 +337,15 @@ class Main(TimeKeys):
         """What gives orders to the job; says so if it takes none."""
         control = self.dashboard.controller
         if control is None or control.standing().over:
-            none = "this job takes no orders: demos do, and run --control"
-            self.notify("the job is over" if control is not None else none, timeout=3)
+            none = _("this job takes no orders: demos do, and run --control")
+            self.notify(_("the job is over") if control is not None else none, timeout=3)
             return None
         return control
 
     def action_lesson(self) -> None:
         one = lesson_of(self._snap.tl) if self._snap is not None else None
         if one is None or self._snap is None:
-            self.notify("this run is not one of the demos", timeout=2)
+            self.notify(_("this run is not one of the demos"), timeout=2)
             return
         with self.feed.lock:
             self.app.push_screen(LessonScreen(one, self._snap.tl))
@@ -365,12 +372,12 @@ class Main(TimeKeys):
     def action_motion(self) -> None:
         self.motion = not self.motion
         self.dashboard.keep(motion=self.motion)
-        self.notify("levels move" if self.motion else "levels jump", timeout=1.5)
+        self.notify(_("levels move") if self.motion else _("levels jump"), timeout=1.5)
 
     def action_screenshot_svg(self) -> None:
         path = self.app.deliver_screenshot()
         if path:
-            self.notify(f"saved {path}", timeout=4)
+            self.notify(_("saved {path}", path=path), timeout=4)
 
     def action_quit_job(self) -> None:
         self.dashboard.leave()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpviz.language import _
-from ddpviz.lessons import seen
+from ddpviz.lessons import seen, special
 from ddpviz.lessons.model import Knob, Lesson
 
 _RIGHT = ("--right",)
@@ -47,7 +47,7 @@ def _no_sync() -> tuple[Lesson, ...]:
                 _("First each batch of 64 comes in 4 pieces of 16, then in one: compare the windows."),
                 _("The averaged gradient is the same; the memory that the activations need is not."),
             ),
-            (seen.same_gradient, seen.halves, seen.used, seen.replicas),
+            (special.same_gradient, special.halves, seen.used, seen.replicas),
             other=("--accumulation", "8"),
             other_label=_("in 8 pieces"),
         ),
@@ -112,7 +112,7 @@ def _mistakes() -> tuple[Lesson, ...]:
                 _("The script says no_sync(), and every cell is full: DDP decided in the forward, before the context."),
                 _("The result is right, and the all-reduces that no_sync should have saved are paid for."),
             ),
-            (seen.in_vain, seen.sent, seen.replicas),
+            (special.in_vain, seen.sent, seen.replicas),
             teaches=("no-sync-split", "redundant-sync"),
             other=_RIGHT,
             other_label=_("without the mistake"),
@@ -138,7 +138,7 @@ def _mistakes() -> tuple[Lesson, ...]:
                 _("Two heads in turn: the bucket that holds the unused head's gradients never becomes full."),
                 _("PyTorch raises one step later, in the forward; the finding names the parameters."),
             ),
-            (seen.unused, seen.used, seen.replicas),
+            (special.unused, seen.used, seen.replicas),
             teaches=("torch-refused", "unsynced-step", "replicas-diverged"),
             other=_RIGHT,
             other_label=_("find_unused_parameters"),
@@ -151,7 +151,7 @@ def _mistakes() -> tuple[Lesson, ...]:
                 _("Rank 0 finds its window full after three micro-steps, the others after four: the rows differ."),
                 _("All-reduces of different micro-steps meet, unnoticed, until one rank waits for ever."),
             ),
-            (seen.apart, seen.waits, seen.sent, seen.replicas),
+            (special.apart, special.waits, seen.sent, seen.replicas),
             teaches=("uneven-ranks", "collective-hang"),
             other=_RIGHT,
             other_label=_("without the mistake"),
@@ -164,7 +164,7 @@ def _mistakes() -> tuple[Lesson, ...]:
                 _("The levels of all ranks rise to the same height, to the last bit, before anything is averaged."),
                 _("Averaging equal gradients changes nothing: N ranks do the work of one."),
             ),
-            (seen.twins, seen.met, seen.replicas),
+            (special.twins, seen.met, seen.replicas),
             teaches=("identical-batches",),
             other=_RIGHT,
             other_label=_("without the mistake"),
@@ -177,7 +177,7 @@ def _mistakes() -> tuple[Lesson, ...]:
                 _("In the third micro-step one rank's gradients are NaN, and only there."),
                 _("One all-reduce later every rank has it, and the step writes it into every replica."),
             ),
-            (seen.spread, seen.used, seen.replicas),
+            (special.spread, seen.used, seen.replicas),
             teaches=("nonfinite-gradient",),
             other=_RIGHT,
             other_label=_("without the mistake"),
@@ -196,7 +196,7 @@ def _further() -> tuple[Lesson, ...]:
                 _("Rank 0 has fewer batches than rank 1: its row ends early, and the job goes on."),
                 _("Inside join() a rank that is done answers the others' all-reduces with zeros."),
             ),
-            (seen.batches, seen.used, seen.replicas),
+            (special.batches, seen.used, seen.replicas),
             other=("--join", "off"),
             other_label=_("without join"),
         ),
@@ -208,7 +208,7 @@ def _further() -> tuple[Lesson, ...]:
                 _("3 opens the backward pass: one large bucket is sent when everything is computed;"),
                 _("small ones (m shows the second network) are sent while earlier layers still compute."),
             ),
-            (seen.overlap, seen.used, seen.replicas),
+            (special.overlap, seen.used, seen.replicas),
             other=("--small", "0.5"),
             other_label=_("smaller buckets"),
         ),
@@ -220,7 +220,7 @@ def _further() -> tuple[Lesson, ...]:
                 _("The bytes of each all-reduce are half of what the gradients are."),
                 _("What comes back is rounded, but the same on every rank: the replicas stay equal."),
             ),
-            (seen.compressed, seen.step_cost, seen.replicas),
+            (special.compressed, seen.step_cost, seen.replicas),
             other=("--hook", "off"),
             other_label=_("without the hook"),
         ),
@@ -232,6 +232,6 @@ def _further() -> tuple[Lesson, ...]:
                 _("Two DDP modules, each with micro-steps of its own: m goes from one to the other."),
                 _("In the generator's turn the critic only passes gradients on: its part stays local, under no_sync."),
             ),
-            (seen.each_module, seen.used, seen.replicas),
+            (special.each_module, seen.used, seen.replicas),
         ),
     )

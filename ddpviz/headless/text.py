@@ -14,10 +14,11 @@ import numpy as np
 from ddpviz.export import words
 from ddpviz.export.source import source
 from ddpviz.findings.model import Finding, Severity
-from ddpviz.findings.rank_died import PEER_GONE
+from ddpviz.findings.standing import PEER_GONE
 from ddpviz.headless.console import Console
 from ddpviz.headless.hints import hint
 from ddpviz.headless.outcome import Outcome, worst_first
+from ddpviz.language import N_, _
 from ddpviz.lessons import lesson, told
 from ddpviz.timeline import model as m
 from ddpviz.timeline.trends import traffic
@@ -31,7 +32,7 @@ def verdict(outcome: Outcome, out: Console, *, fail_on: str = "error", verb: str
     tl = outcome.timeline
     findings = worst_first(outcome.findings)
     sections = [
-        [out.paint(header(tl, verb), "bold"), *(f"  note: {clean(note)}" for note in tl.run.notes)],
+        [out.paint(header(tl, verb), "bold"), *(_("  note: {note}", note=clean(note)) for note in tl.run.notes)],
         *(list(finding_lines(f, out)) for f in findings if f.severity > Severity.INFO),
         [line for f in findings if f.severity is Severity.INFO for line in brief(f, out)],
         *failures(outcome, out, verb),
@@ -48,12 +49,14 @@ def header(tl: m.Timeline, verb: str) -> str:
     run = tl.run
     ranks = run.world_size or len(tl.ranks)
     parts = [
-        words.plural(ranks, "rank") if ranks else "ranks as its launcher starts them",
-        f"{run.backend} ({clean(run.backend_reason)})" if run.backend else f"backend: {clean(run.backend_reason)}",
-        *([f"torch {run.torch}"] if run.torch else []),
-        *(["redirected to the CPU by --cpu"] if run.redirected else []),
+        words.plural(ranks, "rank") if ranks else _("ranks as its launcher starts them"),
+        f"{run.backend} ({clean(run.backend_reason)})"
+        if run.backend
+        else _("backend: {backend_reason}", backend_reason=clean(run.backend_reason)),
+        *([_("torch {torch}", torch=run.torch)] if run.torch else []),
+        *([_("redirected to the CPU by --cpu")] if run.redirected else []),
     ]
-    return f"ddpviz {verb}  {clean(command(tl))}: " + ", ".join(parts)
+    return _("ddpviz {verb}  {command}: ", verb=verb, command=clean(command(tl))) + ", ".join(parts)
 
 
 def command(tl: m.Timeline, limit: int = 120) -> str:
@@ -77,12 +80,12 @@ def finding_lines(finding: Finding, out: Console) -> Iterator[str]:
     """One finding: rule and place, what happened, the source line with its context, what to do."""
     style = finding.severity.word
     mark = out.paint(f"{MARKS[finding.severity]} {style}  {finding.rule}", style)
-    times = f"  ({finding.count} times)" if finding.count > 1 else ""
+    times = _("  ({count} times)", count=finding.count) if finding.count > 1 else ""
     yield f"{mark}{where(finding, out)}{times}"
     yield f"  {clean(finding.message)}"
     yield from ("    " + out.paint(line, "dim") for line in source_lines(finding))
     if finding.via:
-        yield f"  called through {clean(finding.via)}"
+        yield _("  called through {via}", via=clean(finding.via))
     if finding.advice:
         yield f"  → {clean(finding.advice)}"
 
@@ -120,22 +123,25 @@ def failures(outcome: Outcome, out: Console, verb: str = "check") -> Iterator[li
     for rank in _failed(tl):
         trace, tail = _last_words(outcome, rank)
         said += trace or tail
-        lines = [out.paint(f"✗ rank {rank} {_how(tl, rank)}", "error")]
+        lines = [out.paint(_("✗ rank {rank} {how}", rank=rank, how=_how(tl, rank)), "error")]
         if (key := tuple(trace or tail)) in told:
-            lines.append("  with the same error")
+            lines.append(_("  with the same error"))
         else:
             told.add(key)
             lines += [f"  │ {line}" for line in trace]
             if tail:
-                lines.append(f"  end of its log ({_log_name(outcome, str(rank))}):")
+                lines.append(_("  end of its log ({log_name}):", log_name=_log_name(outcome, str(rank))))
                 lines += [f"  │ {line}" for line in tail]
         yield lines
-    for log, name in (("command", "the command's"), ("launcher", "the launcher's")):
+    for log, name in (("command", _("the command's")), ("launcher", _("the launcher's"))):
         tail = without_probe(outcome.logs.end_of(log, 25))
         if tail and not any(told):
             told.add(tuple(tail))
             said += tail
-            yield [f"  end of {name} log ({_log_name(outcome, log)}):", *(f"  │ {line}" for line in tail)]
+            yield [
+                _("  end of {name} log ({log_name}):", name=name, log_name=_log_name(outcome, log)),
+                *(f"  │ {line}" for line in tail),
+            ]
     refused = any(f.rule == "torch-refused" for f in outcome.findings)  # has its own advice
     script = next((shorter(word) for word in tl.run.command if word.endswith(".py")), "SCRIPT.py")
     advice = hint("\n".join(said), verb=verb, script=script, redirected=tl.run.redirected)
@@ -165,7 +171,7 @@ def _last_words(outcome: Outcome, rank: int) -> tuple[list[str], list[str]]:
     trace = without_probe(clean(text, newlines=True).rstrip().splitlines())
     tail = outcome.logs.end_of(str(rank), 40)
     if trace:
-        start = next((n for n, line in enumerate(tail) if line.endswith("Traceback (most recent call last):")), None)
+        start = next((n for n, line in enumerate(tail) if line.endswith(_("Traceback (most recent call last):"))), None)
         tail = tail[:start] if start is not None else []
     return trace, without_probe(tail)[-15:]
 
@@ -192,14 +198,16 @@ def _standing(tl: m.Timeline, rank: int) -> list[str]:
     """Where a rank of a hung job stands."""
     state = tl.ranks.get(rank)
     if state is None:
-        return [f"◌ rank {rank} was never heard of"]
+        return [_("◌ rank {rank} was never heard of", rank=rank)]
     waits = words.waiting_for(tl, state)
     if waits is not None and state.stack is not None:
         since = words.duration(max(tl.now_ns - state.stack.since, 0))
-        first = f"◌ rank {rank} has waited {since} in {clean(waits)}"
+        first = _("◌ rank {rank} has waited {since} in {waits}", rank=rank, since=since, waits=clean(waits))
     else:
         event = words.last_event(tl, rank)
-        first = f"◌ rank {rank} is {state.status}" + (f"; last: {clean(event)}" if event else "")
+        first = _("◌ rank {rank} is {status}", rank=rank, status=state.status) + (
+            _("; last: {event}", event=clean(event)) if event else ""
+        )
     frames = [clean(frame) for frame in state.stack.frames if _OURS not in frame] if state.stack is not None else []
     return [first, *(f"  │ {frame}" for frame in frames[:8])]
 
@@ -208,7 +216,7 @@ def _how(tl: m.Timeline, rank: int) -> str:
     """`failed with exit code 1 (ValueError: ...) after backward 3 ...`."""
     part = words.rank_end(tl, rank)
     event = words.last_event(tl, rank) if tl.modules else ""
-    return clean(part + (f"; last: {event}" if event else ""))
+    return clean(part + (_("; last: {event}", event=event) if event else ""))
 
 
 def _log_name(outcome: Outcome, key: str) -> str:
@@ -229,88 +237,116 @@ def summary(tl: m.Timeline) -> Iterator[str]:
         parts = [f"{count:,} {words.PASS_WORDS[kind]}" for kind, count in sorted(kinds.items())]
         yield f"  {name}{words.plural(module.passes, 'micro-step')}" + (": " + ", ".join(parts) if parts else "")
         sent, saved = traffic(module)
-        less = f"; local passes saved {words.size(saved)} ({words.percent(saved / (sent + saved))})" if saved else ""
-        yield f"  {name}a rank sent {words.size(sent)} of gradients{less}"
+        less = (
+            _(
+                "; local passes saved {size} ({percent})",
+                size=words.size(saved),
+                percent=words.percent(saved / (sent + saved)),
+            )
+            if saved
+            else ""
+        )
+        yield _("  {name}a rank sent {size} of gradients{less}", name=name, size=words.size(sent), less=less)
     if tl.steps or tl.modules:
         yield f"  {steps(tl)}"
     if tl.skipped:
-        yield f"  {words.plural(len(tl.skipped), 'step')} skipped by GradScaler"
+        yield _("  {steps} skipped by GradScaler", steps=words.plural(len(tl.skipped), "step"))
     shares = [lane.passes["flags"] & 32 for module in tl.modules for lane in module.lanes.values()]
     if tl.run.budget is not None and shares:
         taken, total = sum(int(np.count_nonzero(s)) for s in shares), sum(len(s) for s in shares)
-        yield f"  norms and checksums sampled in {taken:,} of {total:,} passes (budget {tl.run.budget:g} %)"
+        yield _(
+            "  norms and checksums sampled in {taken:,} of {total:,} passes (budget {budget:g} %)",
+            taken=taken,
+            total=total,
+            budget=tl.run.budget,
+        )
     lost = sum(state.dropped for state in tl.ranks.values())
     if lost:
-        yield f"  {lost:,} records could not be written and are missing here"
+        yield _("  {lost:,} records could not be written and are missing here", lost=lost)
 
 
 def seen(tl: m.Timeline) -> Iterator[str]:
     """What a lesson showed, in numbers of this run."""
     one = lesson(tl.run.lesson)
     if one is not None and (sentences := told(one, tl)):
-        yield f"What was seen: {one.title}"
+        yield _("What was seen: {title}", title=one.title)
         yield from (f"  {clean(sentence)}" for sentence in sentences)
 
 
 def steps(tl: m.Timeline) -> str:
     """`2 steps, both on averaged gradients; replicas equal after each`."""
     if not tl.steps:
-        return "no optimizer step"
+        return _("no optimizer step")
     used = Counter(step.gradients for step in tl.steps)
-    parts = ", ".join(f"{count:,} on {GRADIENT_WORDS[kind]}" for kind, count in sorted(used.items()))
+    parts = ", ".join(
+        _("{count:,} on {GRADIENT_WORDS}", count=count, GRADIENT_WORDS=GRADIENT_WORDS[kind])
+        for kind, count in sorted(used.items())
+    )
     diverged = next((step.index for step in tl.steps if step.replicas is m.Replicas.DIVERGED), None)
     known = sum(step.replicas is not m.Replicas.UNKNOWN for step in tl.steps)
     if diverged is not None:
-        replicas = f"replicas diverged after step {diverged}"
+        replicas = _("replicas diverged after step {diverged}", diverged=diverged)
     elif len(tl.ranks) < 2:
-        replicas = "one rank only"
+        replicas = _("one rank only")
     elif known == len(tl.steps):
-        replicas = "replicas equal after every step"
+        replicas = _("replicas equal after every step")
     else:
-        replicas = f"replicas equal after {known:,} steps that were measured" if known else "replicas not measured"
+        replicas = (
+            _("replicas equal after {known:,} steps that were measured", known=known)
+            if known
+            else _("replicas not measured")
+        )
     return f"{words.plural(len(tl.steps), 'step')}: {parts}; {replicas}"
 
 
 GRADIENT_WORDS = {
-    m.Gradients.SYNCED: "averaged gradients",
-    m.Gradients.LOCAL: "gradients never averaged",
-    m.Gradients.STALE: "gradients averaged and then added to locally",
-    m.Gradients.MIXED: "gradients averaged in part",
-    m.Gradients.NONE: "no gradients",
+    m.Gradients.SYNCED: N_("averaged gradients"),
+    m.Gradients.LOCAL: N_("gradients never averaged"),
+    m.Gradients.STALE: N_("gradients averaged and then added to locally"),
+    m.Gradients.MIXED: N_("gradients averaged in part"),
+    m.Gradients.NONE: N_("no gradients"),
 }
 
 
 def found_words(outcome: Outcome) -> str:
     """`1 error and 2 warnings`, or an empty string."""
     counts = Counter(f.severity for f in outcome.findings if f.severity > Severity.INFO)
-    return " and ".join(words.plural(counts[s], s.word) for s in (Severity.ERROR, Severity.WARNING) if counts[s])
+    return _(" and ").join(words.plural(counts[s], s.word) for s in (Severity.ERROR, Severity.WARNING) if counts[s])
 
 
 def ending(outcome: Outcome, out: Console) -> str:
     """How the job ended and what was found, in one line; no verdict."""
     run, found = outcome.timeline.run, found_words(outcome)
-    code = f" with exit code {run.exit_code}" if run.exit_code else ""
+    code = _(" with exit code {exit_code}", exit_code=run.exit_code) if run.exit_code else ""
     style = "good" if run.status == "finished" and not found else "warning" if run.status == "finished" else "error"
-    seen = "" if outcome.timeline.modules else "; no DistributedDataParallel module was seen"
+    seen = "" if outcome.timeline.modules else _("; no DistributedDataParallel module was seen")
     return out.paint(f"{run.status}{code}: {found or 'no findings'}{seen}", style) + _recorded(outcome)
 
 
 def _recorded(outcome: Outcome) -> str:
-    return f"  (recorded: ddpviz watch {outcome.timeline.run.id})" if outcome.timeline.run.id else ""
+    return _("  (recorded: ddpviz watch {id})", id=outcome.timeline.run.id) if outcome.timeline.run.id else ""
 
 
 def last_line(outcome: Outcome, out: Console, fail_on: str) -> str:
     """The verdict in one line."""
     run, found, recorded = outcome.timeline.run, found_words(outcome), _recorded(outcome)
     if outcome.signum is not None:
-        return out.paint("interrupted: the job was ended", "warning") + recorded
+        return out.paint(_("interrupted: the job was ended"), "warning") + recorded
     if run.status == "hung":
-        return out.paint("HUNG: the job was ended" + (f"; {found}" if found else ""), "error") + recorded
+        return out.paint(_("HUNG: the job was ended") + (f"; {found}" if found else ""), "error") + recorded
     if run.status != "finished":
-        code = f" with exit code {run.exit_code}" if run.exit_code is not None else ""
-        return out.paint(f"FAILED: the job ended{code}" + (f"; {found}" if found else ""), "error") + recorded
+        code = _(" with exit code {exit_code}", exit_code=run.exit_code) if run.exit_code is not None else ""
+        return (
+            out.paint(_("FAILED: the job ended{code}", code=code) + (f"; {found}" if found else ""), "error") + recorded
+        )
     if outcome.failing(fail_on):
-        return out.paint(f"FAILED: {found}", "error") + recorded
+        return out.paint(_("FAILED: {found}", found=found), "error") + recorded
     if not outcome.timeline.modules:
-        return out.paint("no DistributedDataParallel module was seen in this job", "warning") + recorded
-    return out.paint("OK" + (f": {found} (not failing, --fail-on {fail_on})" if found else ""), "good") + recorded
+        return out.paint(_("no DistributedDataParallel module was seen in this job"), "warning") + recorded
+    return (
+        out.paint(
+            "OK" + (_(": {found} (not failing, --fail-on {fail_on})", found=found, fail_on=fail_on) if found else ""),
+            "good",
+        )
+        + recorded
+    )

@@ -241,14 +241,16 @@ class Job:
 
 
 def _runs_elsewhere(spec: JobSpec) -> bool:
-    """Whether the run folder holds a run that another node has started: this node's part of the job joins it."""
+    """Whether the run folder holds a run that another agent has started and that goes on: this part of the job joins
+    it, mostly from another node."""
     if spec.run_dir is None or not spec.command:
         return False
     try:
         info = read_info(spec.run_dir)
     except (OSError, RunError):
         return False
-    return info.get("host") != socket.gethostname() and live_status(info) in ("starting", "running")
+    mine = (info.get("host"), info.get("pid")) == (socket.gethostname(), os.getpid())
+    return not mine and live_status(info) in ("starting", "running")
 
 
 def _full_disk(run_dir: Path) -> list[str]:

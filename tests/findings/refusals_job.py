@@ -103,8 +103,9 @@ def monitored(rank):
 
 
 def timeout(rank):
-    init(rank, 8)
-    model = DDP(nn.Linear(5, 5))
+    init(rank)
+    dist.barrier()  # both are there, however long that took
+    model = DDP(nn.Linear(5, 5), process_group=dist.new_group(timeout=datetime.timedelta(seconds=8)))
     if rank == 0:
         model(X).sum().backward()
     else:

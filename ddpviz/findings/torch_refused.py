@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpviz.findings import words
+from ddpviz.findings.explained import Case
 from ddpviz.findings.model import Finding, Severity
-from ddpviz.findings.refusals import REFUSALS, Case, Refusal
+from ddpviz.findings.refusals import REFUSALS, Refusal
 from ddpviz.language import _
 from ddpviz.timeline.model import RankState, Timeline
 from ddpviz.trace import records as r

@@ -78,3 +78,18 @@ def test_exit_codes_stay_and_are_noted(tmp_path: Path, end: str, code: int, reas
         assert exit is not None
         assert "the script's own error" in exit.error
         assert "ValueError: the script's own error" in done.output
+
+
+def test_a_full_disk_a_dead_writer_and_a_removed_file(tmp_path: Path) -> None:
+    """One after the other in one job: the bits stay, what was lost is counted, what came after is there."""
+    done, timeline = watch(BITS, 2, ["--fault", "disk", "--windows", "10"], tmp_path / "run")
+    assert done.codes == [0, 0], done.output
+    plain = run_ranks(BITS, 2, ["--windows", "10"])
+    assert lines(done.output) == lines(plain.output)
+    lane = timeline.modules[0].lanes[0]
+    indices = [int(row["index"]) for row in lane.passes if row["begin"]]
+    assert indices[-1] == 39, "the writer thread died, and the exiting rank wrote what it had"
+    assert set(range(16, 40)) <= set(indices), "what came when there was room again"
+    dropped = [d for d in records(tmp_path / "run", r.Dropped) if "No space left" in d.why]
+    assert dropped
+    assert sum(d.count for d in dropped) > 0

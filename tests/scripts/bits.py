@@ -1,17 +1,19 @@
 """Trains a small model and prints a digest of its parameters: the same bits, watched or not. Ends in the way asked for.
 
-bits.py [--fault exception|memory|block] [--end raise|exit3|os5|kill|term|fork|systemexit4]
+bits.py [--fault exception|memory|block|disk] [--end raise|exit3|os5|kill|term|fork|systemexit4]
 
 A callable that blocks does so once, for TEST_BLOCK_S seconds.
 """
 
 import argparse
+import errno
 import hashlib
 import os
 import signal
 import sys
 import time
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -39,6 +41,30 @@ def digest(model: nn.Module) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+def trouble(window: int) -> None:
+    """The disk is full for two windows, later the writer thread dies, at last the run's folder is gone."""
+    from ddpviz.probe import session
+
+    writer = session.current().writer
+    if window == 2:
+
+        def full(*args: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        trouble.healthy = writer._file._write
+        writer._file._write = full
+    if window == 4:
+        time.sleep(0.2)  # the writer has tried
+        writer._file._write = trouble.healthy
+    if window == 6:
+        writer._tick = sys.exit
+        time.sleep(0.2)
+        assert not writer._thread.is_alive()
+    if window == 8 and dist.get_rank() == 1:
+        for file in (Path(os.environ["DDPVIZ_RUN_DIR"]) / "trace").glob(f"*-{os.getpid()}*"):
+            file.unlink()
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -54,15 +80,19 @@ def main() -> None:
 
         names = sorted(guard.BODIES)
     waiting = set(names)
+    if os.environ.get("DDPVIZ_RUN_DIR") and args.fault == "disk":
+        names = []
     faults = {"exception": RuntimeError("ours"), "memory": MemoryError("ours")}
-    for name in names or [""] * args.windows:
+    for window, name in enumerate(names or [""] * args.windows):
+        if args.fault == "disk" and os.environ.get("DDPVIZ_RUN_DIR"):
+            trouble(window)
         if name:
             cell = guard.BODIES[name]
             healthy = cell[0]
 
-            def broken(*a: object, **k: object) -> None:
-                if args.fault == "block" and name in waiting:
-                    waiting.remove(name)
+            def broken(*a: object, me: str = name, **k: object) -> None:
+                if args.fault == "block" and me in waiting:
+                    waiting.remove(me)
                     time.sleep(float(os.environ.get("TEST_BLOCK_S", "0.02")))
                 raise faults.get(args.fault, RuntimeError("ours"))
 

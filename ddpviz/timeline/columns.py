@@ -52,8 +52,11 @@ def shift_rows(kind: r.RowKind, rows: Rows, by: Shift) -> None:
         np.add(column, by if isinstance(by, int) else by(column), out=column, where=column != 0)
 
 
+_LONG, _HUGE = 1 << 14, 1 << 28  # rows from which a column is long; bytes from which it takes a quarter more
+
+
 class Column:
-    """A one-dimensional array that grows at its end; memory at most doubles."""
+    """A one-dimensional array that grows at its end."""
 
     __slots__ = ("_data", "_fill", "size")
 
@@ -72,11 +75,11 @@ class Column:
         if size <= self.size:
             return
         if size > len(self._data):
-            # a quarter more for long columns: amortised all the same, and a million rows stay within their memory
-            room = max(64, size, self.size * 2 if self.size < 1 << 16 else self.size + self.size // 4)
-            dtype = self._data.dtype
-            # zeros: pages that are never touched cost nothing
-            data = np.full(room, self._fill, dtype) if self._fill else np.zeros(room, dtype)
+            # Pages of zeros that are never touched cost nothing, and what a viewer still looks at when a column moves
+            # costs all of its old place: a long column takes room for four times as much, and hardly ever moves again.
+            long = 4 if self.size >= _LONG and not self._fill and self._data.nbytes < _HUGE else 1.25
+            room = max(64, size, int(self.size * (2 if self.size < _LONG else long)))
+            data = np.full(room, self._fill, self._data.dtype) if self._fill else np.zeros(room, self._data.dtype)
             data[: self.size] = self._data[: self.size]
             self._data = data
         self.size = size

@@ -79,6 +79,8 @@ PICTURES: dict[str, tuple[str, Callable[[Dashboard], bool], tuple[int, int], tup
     "overview": ("accumulate-long", averaged, (120, 36), ()),
     "mistake": ("unsynced-step", caught, (100, 27), ("escape",)),
     "backward": ("accumulate", over, (120, 20), ("3",)),
+    "source": ("accumulate", over, (132, 36), ("8", *["left"] * 4)),
+    "present": ("accumulate", over, (100, 28), ("w", "left", "left")),
 }
 
 

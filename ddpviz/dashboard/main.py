@@ -104,9 +104,13 @@ class Main(TimeKeys):
     def on_mount(self) -> None:
         self.set_interval(FRAME, self._tick)
         self.app.theme_changed_signal.subscribe(self, self._themed)
+        self.app.theme_changed_signal.subscribe(self, self._themed)
         self.call_after_refresh(self.dashboard.say_problems)
         if self.dashboard.present:
             self.action_present()
+
+    def _themed(self, _theme: object) -> None:
+        self._drawn = None  # texts hold colours too
 
     def _themed(self, _theme: object) -> None:
         self._drawn = None  # texts hold colours too

@@ -56,7 +56,7 @@ def plan(width: int, height: int, ranks: int, trouble: bool = False, wanted: int
         story = 12 if trouble else 8
     bare = ranks + 5  # borders, ruler, steps, whole run, legend: a line a rank
     if trouble:
-        story = max(story, min(wanted + 2, height - bare - (8 if wide else 5)))
+        story = max(story, min(wanted + 2, height - bare - (13 if wide else 5)))
     left = height - story
     if left - bare >= 3 * ranks + 8:
         sync = ranks * 3 + 6

@@ -51,7 +51,7 @@ class Settings:
             if name not in kept:
                 continue
             if _right(name, value):
-                setattr(made, name, float(value) if name == "speed" else value)
+                setattr(made, name, float(value or 0) if name == "speed" else value)
             else:
                 wrong.append(f"{path.name}: {json.dumps(value)[:40]} is no {name}")
         made.problems = tuple(wrong)

@@ -139,8 +139,8 @@ class SyncTimeline(Drawn):
         frame = draw.Frame(pitch, (cursor.index - first) // factor if cursor.index >= first else -1, ink)
 
         spare = height - 2 - len(groups) - (hidden > 0)
-        want_map = -(-total // factor) > room and spare >= 1 and not self._large
-        want_steps = spare - want_map >= 1
+        want_steps = spare >= 1  # it has the NaN and the disagreement too
+        want_map = -(-total // factor) > room and spare - want_steps >= 1 and not self._large
         thick, gap = _share(height - 2 - want_map - want_steps - (hidden > 0), len(groups), self._large)
 
         nonfinite = {

@@ -199,6 +199,7 @@ class OutputView(Vertical, can_focus=True):
 
     def on_mount(self) -> None:
         self.set_interval(EVERY, self._look)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._refill())
         if self._logs is None and self.run_dir is not None:
             self.follow(self.run_dir)
         self._refill()

@@ -224,7 +224,7 @@ class Script(Drawing):
         if not (top + 1 <= low or low == top == 0) or high >= top + height - 1:
             self.scroll_to(y=max((low + high - height) // 2 + 1, 0), animate=False)
 
-    def on_resize(self, event: object) -> None:  # type: ignore[override]
+    def on_resize(self, event: object) -> None:
         self.redraw()
         self.call_after_refresh(self._into_sight)
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ddpviz.timeline.job import JobFold, Source
+from ddpviz.timeline.hosts import Source
+from ddpviz.timeline.job import JobFold
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace import records as r
 

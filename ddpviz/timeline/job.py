@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from ddpviz.timeline import align, modules as m
-from ddpviz.timeline.columns import Column, Shift, decode, shift_rows
+from ddpviz.timeline.columns import Column, decode, shift_rows
+from ddpviz.timeline.hosts import Hosts, Source
 from ddpviz.timeline.lanes import LaneFold
 from ddpviz.timeline.model import GroupState, Layout, Param, RankState, Rows, Site, Timeline
 from ddpviz.timeline.numbering import Numbering
@@ -30,22 +31,6 @@ _ASYNC = int(r.CollectiveFlag.ASYNC)
 _GRADIENTS = int(r.CollectiveFlag.GRADIENTS)
 _LAYOUTS = 1 << 10  # bucket layouts of a module that are believed: PyTorch rebuilds once
 _Known = TypeVar("_Known")
-
-
-class Source:
-    """One process: how its clock and its ids translate into the run's."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.process: r.Process | None = None
-        self.rank: int | None = None
-        self.introduced = False  # its Process record has been taken in
-        self.shift = 0  # added to this process's monotonic times
-        self.clock: align.Clock | None = None  # ... and then this, once the hosts' clocks are compared
-        self.groups: dict[int, int] = {}  # its id -> key in Timeline.groups
-        self.modules: dict[int, m.ModuleFold] = {}
-        self.waiting: list[tuple[r.RowKind, bytes]] = []  # rows of modules or groups not yet announced
-        self.calm: int | None = None  # `progress` of the first beat after the stack that stands
 
 
 def group_key(name: str, ranks: Iterable[int]) -> int:
@@ -70,9 +55,7 @@ class JobFold:
         self._flagged: dict[tuple[int, int], Column] = {}  # (rank, group key) -> counts that carried gradients
         self._collectives: dict[tuple[int, int], Column] = {}
         self._touched_groups: set[tuple[int, int]] = set()
-        self._hosts: dict[str, list[Source]] = {}
-        self._clocks: dict[str, align.Clock] = {}  # what alignment has done to a host's times
-        self._compared: dict[str, int] = {}  # ... from how many buckets
+        self._hosts = Hosts(self.timeline, self._modules, self._collectives)
 
     @property
     def micro_steps(self) -> int:
@@ -109,12 +92,12 @@ class JobFold:
         if source.introduced:
             return  # said again
         source.introduced = True
-        source.clock = self._clocks.get(record.host)
+        source.clock = self._hosts.clocks.get(record.host)
         state.started_ns = record.monotonic_ns + source.shift
         if source.clock is not None:
             state.started_ns = align.moved(state.started_ns, source.clock.by)
         self._heard(state, state.started_ns)
-        self._hosts.setdefault(record.host, []).append(source)
+        self._hosts.sources.setdefault(record.host, []).append(source)
         run = self.timeline.run
         run.torch, run.ddpviz, run.observed_by = record.torch, record.ddpviz, record.observed_by
         run.redirected, run.budget = run.redirected or record.redirected, record.budget
@@ -350,8 +333,7 @@ class JobFold:
     def judge(self) -> None:
         """Brings every verdict up to date with what was taken in since the last call."""
         tl = self.timeline
-        if len(self._hosts) > 1:
-            self._align()
+        self._hosts.align()
         for rank, key in self._touched_groups:
             tl.groups[key].collectives[rank] = self._collectives[rank, key].view
         self._touched_groups.clear()
@@ -367,47 +349,6 @@ class JobFold:
             self._steps.update(fold.module, fold.lanes)
             self._skipped.update(fold.module, fold.lanes)
             fold.settled()
-
-    def _align(self) -> None:
-        """Sets other hosts' clocks by the all-reduces shared with the first rank's host: each time there are twice as
-        many, from a number of buckets that is a power of two, so that how the blocks came makes no difference."""
-        host_of = {source.rank: host for host, sources in self._hosts.items() for source in sources}
-        reference = host_of[min(rank for rank in host_of if rank is not None)]
-        done: set[str] = set()
-        for fold in self._modules:
-            lanes: dict[str, LaneFold] = {}  # of each host's first rank
-            for rank in sorted(fold.lanes):
-                lanes.setdefault(host_of[rank], fold.lanes[rank])
-            if (mine := lanes.pop(reference, None)) is None:
-                continue
-            for host in lanes.keys() - done:
-                size = min(mine.buckets.size, lanes[host].buckets.size)
-                size = 1 << size.bit_length() - 1 if size else 0
-                if size <= self._compared.get(host, 0):
-                    continue
-                known = self._clocks.get(host, align.Clock())
-                found = align.fit(mine.buckets.view[:size], lanes[host].buckets.view[:size], known)
-                if found is not None:
-                    done.add(host)
-                    self._compared[host] = size
-                    self._clocks[host], self.timeline.clocks[host] = found
-                    self._shift(host, align.change(known, found[0]))
-
-    def _shift(self, host: str, by: Shift) -> None:
-        tl = self.timeline
-        for source in self._hosts[host]:
-            source.clock = self._clocks[host]
-            rank = source.rank or 0
-            align.shift_state(tl.ranks[rank], by)
-            if rank in tl.unmanaged:
-                tl.unmanaged[rank] = [align.later(record, by) for record in tl.unmanaged[rank]]
-            for fold in self._modules:
-                if rank in fold.lanes:
-                    fold.lanes[rank].shift(by)
-            for (of, _), column in self._collectives.items():
-                if of == rank:
-                    shift_rows(_COLLECTIVE, column.view, by)
-        tl.now_ns = max(state.last_ns for state in tl.ranks.values())
 
 
 _TAKE: dict[type[r.Record], Callable[[JobFold, Source, RankState, Any], None]] = {

@@ -42,6 +42,9 @@ NOUNS = {
     "optimizer": "optimizers",
     "hint": "hints",
     "place": "places",
+    "number": "numbers",
+    "tensor": "tensors",
+    "more rank": "more ranks",
 }
 
 
@@ -52,7 +55,7 @@ def counted(n: int, noun: str, shown: str = "") -> Words:
     return Words(lambda case: _in_case(case, one, many, n, number=shown))
 
 
-def numbered(noun: str, numbers: Iterable[int], shown: str) -> Words:
+def numbered(noun: str, numbers: Iterable[int | str], shown: str) -> Words:
     """`micro-step 3`, `micro-steps 0-2 and 5`; `shown` are the numbers as they are to be written."""
     one, many = f"{noun} {{numbers}}", f"{NOUNS.get(noun, noun + 's')} {{numbers}}"
     # Not by the count but by whether it is one: languages do not inflect "ranks 0-4" by their number.

@@ -10,16 +10,17 @@ from typing import Any, NoReturn
 
 from ddpviz.cli import commands
 from ddpviz.cli.commands import INTERRUPTED, UNREADABLE, USAGE
+from ddpviz.language import N_, _
 from ddpviz.version import __version__
 
 __all__ = ["INTERRUPTED", "UNREADABLE", "USAGE", "parse"]
 
-_ABOUT = """\
+_ABOUT = N_("""\
 See what PyTorch's DistributedDataParallel really does with gradients: which backward passes stay local (no_sync) and
 which are all-reduced, when each bucket fires, when the optimizer steps, and whether the replicas stay equal. Measured
-inside a real multi-rank job, shown live in the terminal, or checked in CI."""
+inside a real multi-rank job, shown live in the terminal, or checked in CI.""")
 
-_GUIDE = """\
+_GUIDE = N_("""\
 examples:
   ddpviz demo                          pick a demo and watch it
   ddpviz run train.py --lr 0.1         watch your own script on 2 ranks (options of ddpviz go before the script)
@@ -46,26 +47,26 @@ files (on Linux; elsewhere where the system keeps such things):
   ~/.local/state/ddpviz/runs/          one folder a run, for its owner alone: run.json, trace/, logs/
   ~/.config/ddpviz/dashboard.json      settings: theme, speed, motion, language, keys, max_size
 
-`ddpviz COMMAND --help` says more. In a script: ddpviz.attach(ddp_model)."""
+`ddpviz COMMAND --help` says more. In a script: ddpviz.attach(ddp_model).""")
 
-_JOB = """\
+_JOB = N_("""\
 With SCRIPT.py, ddpviz starts the ranks itself, under torchrun, and keeps each rank's output apart. Behind -- goes any
 command that starts ranks (torchrun, accelerate launch, srun, python with mp.spawn). The script stays as it is: the
-probe is injected through the environment, and changes nothing of what the job computes."""
+probe is injected through the environment, and changes nothing of what the job computes.""")
 
-_RUN = "Run a job and watch it in the dashboard (in plain lines where there is no terminal)."
-_CHECK = "Run a job, say what is wrong with it and where, and end with an exit code that a CI understands."
-_DEMO = """\
-Start a demo (a small real DDP job) and watch it. Without a NAME a picker opens that says what each one shows."""
+_RUN = N_("Run a job and watch it in the dashboard (in plain lines where there is no terminal).")
+_CHECK = N_("Run a job, say what is wrong with it and where, and end with an exit code that a CI understands.")
+_DEMO = N_("""\
+Start a demo (a small real DDP job) and watch it. Without a NAME a picker opens that says what each one shows.""")
 
-_WATCH = """\
+_WATCH = N_("""\
 Open a run in the dashboard and leave it alone: quitting does not end the job. RUN is an id (`ddpviz list` names them),
 a part of one that fits no other, or a folder; the latest run if none is named. Several are the hosts of one job, each
 with a folder of its own. - reads a stream from a pipe:
 
-  ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
+  ssh NODE ddpviz cat RUN --follow | ddpviz watch -""")
 
-_EXPORT = """\
+_EXPORT = N_("""\
 Write a run as a file. json is the report that `ddpviz check --json` writes; perfetto opens in ui.perfetto.dev; csv is
 the table of passes, or, into a folder, the tables of passes, buckets and steps, and parquet is the same; html is one
 page that needs nothing else; svg is the Sync timeline; tensorboard and wandb write a folder of event files, and a run
@@ -74,31 +75,31 @@ and ddpviz[wandb] bring what these three need.
 
   ddpviz export RUN --to json | jq .findings
   ddpviz export RUN --to parquet -o tables/
-  ddpviz export RUN --to tensorboard -o logs/ && tensorboard --logdir logs"""
+  ddpviz export RUN --to tensorboard -o logs/ && tensorboard --logdir logs""")
 
-_COMPARE = "Say in sentences how the second run differs from the first."
+_COMPARE = N_("Say in sentences how the second run differs from the first.")
 
-_CAT = """\
+_CAT = N_("""\
 Write a run to stdout as one stream, its logs included. ssh is the access control; ddpviz opens no port of its own.
 
-  ssh NODE ddpviz cat RUN --follow | ddpviz watch -"""
+  ssh NODE ddpviz cat RUN --follow | ddpviz watch -""")
 
-_SERVE = """\
+_SERVE = N_("""\
 Serve the dashboard to browsers, for a projector or a class: every tab is a viewer of one run, and sees it live. `serve
 watch RUN` serves a run (the latest if none is named), `serve demo NAME` starts a demo once and serves it. On this
 machine alone unless --host says otherwise: then anybody who reaches the address sees the run. Needs the extra: pip
-install 'ddpviz[serve]'."""
+install 'ddpviz[serve]'.""")
 
-_RUN_CODES = "exit code: the job's own; 130 after Ctrl-C or quitting; 2 if it cannot be started as asked"
-_CHECK_CODES = """\
+_RUN_CODES = N_("exit code: the job's own; 130 after Ctrl-C or quitting; 2 if it cannot be started as asked")
+_CHECK_CODES = N_("""\
 exit codes, the first that applies:
   2  usage
   3  the job failed or hung
   1  findings at or above --fail-on
   4  no DDP module was seen
-  0  all well"""
-_RUN_NAME = "an id (`ddpviz list`), a part of one that fits no other, or a folder"
-_READ_CODES = "exit codes: 0; 2 usage; 5 a run that cannot be read"
+  0  all well""")
+_RUN_NAME = N_("an id (`ddpviz list`), a part of one that fits no other, or a folder")
+_READ_CODES = N_("exit codes: 0; 2 usage; 5 a run that cannot be read")
 
 
 class Parser(argparse.ArgumentParser):
@@ -117,7 +118,7 @@ class Parser(argparse.ArgumentParser):
             self.takes_value.update(action.option_strings)
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        print(_("{prog}: {message} (see {prog} --help)", prog=self.prog, message=message), file=sys.stderr)
         sys.exit(USAGE)
 
 
@@ -144,7 +145,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.job = job
     if arguments[0] == "serve":
         if job and job[0] not in ("demo", "watch"):
-            verb.error(f"it serves demo or watch, not {job[0]}")
+            verb.error(_("it serves demo or watch, not {job}", job=job[0]))
         options.what = parse(job) if job else None
     return options
 
@@ -158,7 +159,7 @@ def _split(arguments: list[str], takes_value: set[str]) -> tuple[list[str], list
 
 
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    parser = Parser(prog="ddpviz", description=_ABOUT, epilog=_GUIDE)
+    parser = Parser(prog="ddpviz", description=_(_ABOUT), epilog=_(_GUIDE))
     parser.add_argument("--version", action="version", version=f"ddpviz {__version__}")
     verbs: dict[str, Parser] = {}
 
@@ -173,7 +174,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         "--print-completion",
         action=Complete,
         choices=("bash", "zsh"),
-        help='print completion for a shell: eval "$(ddpviz --print-completion bash)" in ~/.bashrc',
+        help=_('print completion for a shell: eval "$(ddpviz --print-completion bash)" in ~/.bashrc'),
     )
     group = parser.add_subparsers(title="commands", metavar="COMMAND")
 
@@ -181,7 +182,11 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         name: str, command: Callable[[argparse.Namespace], int], summary: str, text: str, usage: str, epilog: str
     ) -> Parser:
         made: Parser = group.add_parser(
-            name, help=summary, description=text, usage=f"ddpviz {name} {usage}", epilog=epilog
+            name,
+            help=summary,
+            description=text,
+            usage=f"ddpviz {name} {usage}",
+            epilog=epilog,
         )
         made.set_defaults(command=command, parser=made)
         verbs[name] = made
@@ -190,129 +195,153 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     demo = verb(
         "demo",
         commands.demo,
-        "watch one of the demos that come with ddpviz, live",
-        _DEMO,
+        _("watch one of the demos that come with ddpviz, live"),
+        _(_DEMO),
         "[NAME] [--list] [OPTIONS] [-- ARGS...]",
-        _RUN_CODES,
+        _(_RUN_CODES),
     )
-    demo.add_argument("name", nargs="?", metavar="NAME", help="the demo; what follows -- goes to its script")
-    demo.option("--list", action="store_true", help="print the demos and what each one shows")
+    demo.add_argument("name", nargs="?", metavar="NAME", help=_("the demo; what follows -- goes to its script"))
+    demo.option("--list", action="store_true", help=_("print the demos and what each one shows"))
     _ranks(demo)
     _where(demo)
 
     run = verb(
         "run",
         commands.run,
-        "watch your own script or command, unmodified, live",
-        f"{_RUN}\n\n{_JOB}",
+        _("watch your own script or command, unmodified, live"),
+        f"{_(_RUN)}\n\n{_(_JOB)}",
         "[OPTIONS] SCRIPT.py [ARGS...]\n       ddpviz run [OPTIONS] -- COMMAND [ARGS...]",
-        _RUN_CODES,
+        _(_RUN_CODES),
     )
     _ranks(run)
     _measure(run, 2.0, "2")
     _where(run)
-    run.option("--control", action="store_true", help="take live orders: pause, step, pace (p and j in the dashboard)")
+    run.option(
+        "--control", action="store_true", help=_("take live orders: pause, step, pace (p and j in the dashboard)")
+    )
 
     check = verb(
         "check",
         commands.check,
-        "run a job without a screen and fail on what is wrong with it (for CI)",
-        f"{_CHECK}\n\n{_JOB}",
+        _("run a job without a screen and fail on what is wrong with it (for CI)"),
+        f"{_(_CHECK)}\n\n{_(_JOB)}",
         "[OPTIONS] SCRIPT.py [ARGS...]\n       ddpviz check [OPTIONS] -- COMMAND [ARGS...]",
-        _CHECK_CODES,
+        _(_CHECK_CODES),
     )
     _ranks(check)
     _measure(check, None, "full")
     _where(check, screen=False)
-    check.option("--json", metavar="FILE", help="also write the report there (-: to stdout, and the text to stderr)")
-    check.option("--format", choices=("text", "json", "github"), default="text", help="what to print (default: text)")
+    check.option("--json", metavar="FILE", help=_("also write the report there (-: to stdout, and the text to stderr)"))
+    check.option(
+        "--format", choices=("text", "json", "github"), default="text", help=_("what to print (default: text)")
+    )
     levels = ("error", "warning", "never")
-    check.option("--fail-on", choices=levels, default="error", help="findings that fail the check (default: error)")
+    check.option("--fail-on", choices=levels, default="error", help=_("findings that fail the check (default: error)"))
     check.option(
         "--hang-after",
         type=_seconds,
         default=30.0,
         metavar="SECONDS",
-        help="no progress for so long is a hang (default: 30)",
+        help=_("no progress for so long is a hang (default: 30)"),
     )
 
     watch = verb(
         "watch",
         commands.watch,
-        "open a run in the dashboard: a finished one, or one that is being written",
-        _WATCH,
+        _("open a run in the dashboard: a finished one, or one that is being written"),
+        _(_WATCH),
         "[--no-motion] [--present] [RUN ... | -]",
-        _READ_CODES,
+        _(_READ_CODES),
     )
-    watch.add_argument("run", nargs="?", metavar="RUN", help="the run; - for a stream on stdin (default: the latest)")
     watch.add_argument(
-        "also", nargs="*", metavar="RUN", help="other hosts' folders of the same job, shown with it as one"
+        "run", nargs="?", metavar="RUN", help=_("the run; - for a stream on stdin (default: the latest)")
     )
-    watch.option("--no-motion", action="store_true", help="no animation")
-    watch.option("--present", action="store_true", help="presenter's mode: large marks; PageDown and PageUp tell")
+    watch.add_argument(
+        "also", nargs="*", metavar="RUN", help=_("other hosts' folders of the same job, shown with it as one")
+    )
+    watch.option("--no-motion", action="store_true", help=_("no animation"))
+    watch.option("--present", action="store_true", help=_("presenter's mode: large marks; PageDown and PageUp tell"))
 
     runs = verb(
-        "list", commands.runs, "name the runs there are", "Name the runs, latest first.", "[FOLDER]", _READ_CODES
+        "list",
+        commands.runs,
+        _("name the runs there are"),
+        _("Name the runs, latest first."),
+        "[FOLDER]",
+        _(_READ_CODES),
     )
-    runs.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="where to look (default: where runs go)")
+    runs.add_argument(
+        "folder", nargs="?", type=Path, metavar="FOLDER", help=_("where to look (default: where runs go)")
+    )
 
     export = verb(
         "export",
         commands.export,
-        "write a run as JSON, tables, a Perfetto trace, an HTML page, or for other tools",
-        _EXPORT,
+        _("write a run as JSON, tables, a Perfetto trace, an HTML page, or for other tools"),
+        _(_EXPORT),
         "RUN --to FORMAT [-o FILE]",
-        _READ_CODES,
+        _(_READ_CODES),
     )
-    export.add_argument("run", metavar="RUN", help=_RUN_NAME)
+    export.add_argument("run", metavar="RUN", help=_(_RUN_NAME))
     formats = ("json", "perfetto", "csv", "parquet", "html", "svg", "tensorboard", "wandb")
     export.option("--to", choices=formats, required=True, metavar="FORMAT", help=", ".join(formats))
-    export.option("-o", "--output", metavar="FILE", help="where to write (default: stdout); for tables also a folder/")
-
-    compare = verb("compare", commands.compare, "say how two runs differ", _COMPARE, "[--screen] RUN RUN", _READ_CODES)
-    compare.add_argument("first", metavar="RUN", help=_RUN_NAME)
-    compare.add_argument("second", metavar="RUN", help="another one")
-    compare.option("--screen", action="store_true", help="both on the screen, with the sentences below them")
-
-    cat = verb("cat", commands.cat, "write a run to stdout as one stream", _CAT, "RUN [--follow]", _READ_CODES)
-    cat.add_argument("run", metavar="RUN", help=_RUN_NAME)
-    cat.option("--follow", action="store_true", help="go on until the run has ended")
-    usage = "[--host HOST] [--port PORT] [watch [RUN] | demo NAME]"
-    serve = verb("serve", commands.serve, "the dashboard in a browser", _SERVE, usage, _READ_CODES)
-    serve.option(
-        "--host", default="127.0.0.1", metavar="HOST", help="address to serve on (default: this machine alone)"
+    export.option(
+        "-o", "--output", metavar="FILE", help=_("where to write (default: stdout); for tables also a folder/")
     )
-    serve.option("--port", type=_integer, default=8000, metavar="PORT", help="port to serve on (default: 8000)")
+
+    compare = verb(
+        "compare", commands.compare, _("say how two runs differ"), _(_COMPARE), "[--screen] RUN RUN", _(_READ_CODES)
+    )
+    compare.add_argument("first", metavar="RUN", help=_(_RUN_NAME))
+    compare.add_argument("second", metavar="RUN", help=_("another one"))
+    compare.option("--screen", action="store_true", help=_("both on the screen, with the sentences below them"))
+
+    cat = verb("cat", commands.cat, _("write a run to stdout as one stream"), _(_CAT), "RUN [--follow]", _(_READ_CODES))
+    cat.add_argument("run", metavar="RUN", help=_(_RUN_NAME))
+    cat.option("--follow", action="store_true", help=_("go on until the run has ended"))
+    usage = "[--host HOST] [--port PORT] [watch [RUN] | demo NAME]"
+    serve = verb("serve", commands.serve, _("the dashboard in a browser"), _(_SERVE), usage, _(_READ_CODES))
+    serve.option(
+        "--host", default="127.0.0.1", metavar="HOST", help=_("address to serve on (default: this machine alone)")
+    )
+    serve.option("--port", type=_integer, default=8000, metavar="PORT", help=_("port to serve on (default: 8000)"))
     return parser, verbs
 
 
 def _ranks(parser: Parser) -> None:
-    many = "ranks (default: the number of CUDA devices if more than one, else 2)"
+    many = _("ranks (default: the number of CUDA devices if more than one, else 2)")
     parser.option("-n", "--nproc", dest="nproc", type=_integer, metavar="N", help=many)
     parser.option(
         "--backend",
         choices=("auto", "nccl", "gloo"),
         default="auto",
         metavar="auto|nccl|gloo",
-        help="auto (the default): NCCL where each rank has a CUDA device of its own, else gloo on the CPU",
+        help=_("auto (the default): NCCL where each rank has a CUDA device of its own, else gloo on the CPU"),
     )
 
 
 def _measure(parser: Parser, budget: float | None, shown: str) -> None:
-    redirect = "redirect a script written for CUDA and NCCL to the CPU and gloo, in this job alone"
+    redirect = _("redirect a script written for CUDA and NCCL to the CPU and gloo, in this job alone")
     parser.option("--cpu", action="store_true", help=redirect)
-    share = f"share of the step time for norms and checksums (default: {shown}); what happened is always recorded"
+    share = _(
+        "share of the step time for norms and checksums (default: {shown}); what happened is always recorded",
+        shown=shown,
+    )
     parser.option("--budget", type=_budget, default=budget, metavar="PERCENT|full", help=share)
 
 
 def _where(parser: Parser, *, screen: bool = True) -> None:
-    parser.option("--run-dir", type=Path, metavar="DIR", help="the run's folder, new or empty (default: a new one)")
-    limit = "beyond it, old norms and times are thinned: 500M, 4G, none (default: 4G; steps and findings always stay)"
+    parser.option("--run-dir", type=Path, metavar="DIR", help=_("the run's folder, new or empty (default: a new one)"))
+    limit = _(
+        "beyond it, old norms and times are thinned: 500M, 4G, none (default: 4G; steps and findings always stay)"
+    )
     parser.option("--max-size", type=_size, metavar="SIZE", help=limit)
     if screen:
-        parser.option("--no-ui", action="store_true", help="plain lines instead of the dashboard")
-        parser.option("--no-motion", action="store_true", help="no animation in the dashboard")
-        parser.option("--present", action="store_true", help="presenter's mode: large marks; PageDown and PageUp tell")
+        parser.option("--no-ui", action="store_true", help=_("plain lines instead of the dashboard"))
+        parser.option("--no-motion", action="store_true", help=_("no animation in the dashboard"))
+        parser.option(
+            "--present", action="store_true", help=_("presenter's mode: large marks; PageDown and PageUp tell")
+        )
 
 
 def _size(text: str) -> str:
@@ -329,7 +358,7 @@ def _integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        raise argparse.ArgumentTypeError(_("{text!r} is no whole number", text=text)) from None
 
 
 def _seconds(text: str) -> float:
@@ -338,7 +367,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(_("{text!r} is no number of seconds above 0", text=text))
     return value
 
 
@@ -350,5 +379,5 @@ def _budget(text: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither full nor a percentage from 0 to 100")
+        raise argparse.ArgumentTypeError(_("{text!r} is neither full nor a percentage from 0 to 100", text=text))
     return value

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddpviz.language import _
+
 if TYPE_CHECKING:
     from ddpviz.launch import Job, JobSpec
     from ddpviz.launch.demos import DemoScript
@@ -28,7 +30,7 @@ def demo(options: argparse.Namespace) -> int:
     if options.list or not (options.name or _on_screen(options)):
         _list_demos()
         if not options.list:
-            complain("start one with `ddpviz demo NAME`")
+            complain(_("start one with `ddpviz demo NAME`"))
         return 0
     if options.name:
         return _show(_demo_job(options, demo_script(options.name).path, _on_screen(options)), options)
@@ -62,7 +64,7 @@ def _grouped() -> list[tuple[str, list[DemoScript]]]:
 
 def _list_demos() -> None:
     groups = _grouped()
-    width = max((len(demo.name) for _, demos in groups for demo in demos), default=0)
+    width = max((len(demo.name) for _rest, demos in groups for demo in demos), default=0)
     for number, (group, demos) in enumerate(groups):
         print(("\n" if number else "") + group)
         for demo in demos:
@@ -93,7 +95,7 @@ def check(options: argparse.Namespace) -> int:
 
 def watch(options: argparse.Namespace) -> int:
     if options.also and "-" in (options.run, *options.also):
-        return complain("a stream and folders do not go together")
+        return complain(_("a stream and folders do not go together"))
     if options.run == "-":
         return _watch_stream(options)
     from ddpviz.trace.rundir import find_run
@@ -102,7 +104,9 @@ def watch(options: argparse.Namespace) -> int:
         return _watch_several([options.run, *options.also], options)
     run_dir = find_run(options.run or os.environ.get("DDPVIZ_RUN_DIR") or None)
     if not _terminal():
-        return complain(f"watch needs a terminal; `ddpviz export {run_dir.name} --to json` writes the facts")
+        return complain(
+            _("watch needs a terminal; `ddpviz export {name} --to json` writes the facts", name=run_dir.name)
+        )
     from ddpviz.dashboard import run_app
 
     return run_app(run_dir, None, motion=not options.no_motion, present=options.present)
@@ -116,10 +120,12 @@ def runs(options: argparse.Namespace) -> int:
 
     base = options.folder
     if base is not None and not base.is_dir():
-        return complain(f"no such folder: {base}", UNREADABLE)
+        return complain(_("no such folder: {base}", base=base), UNREADABLE)
     found = list_runs(base)
     if not found:
-        return complain(f"no runs in {base or runs_base()}; start one with `ddpviz demo` or `ddpviz run`", 0)
+        return complain(
+            _("no runs in {folder}; start one with `ddpviz demo` or `ddpviz run`", folder=base or runs_base()), 0
+        )
     rows = [("RUN", "STARTED", "STATUS", "RANKS", "COMMAND")]
     for run in found:
         started = time.localtime(run.started_wall_ns / 1e9) if run.started_wall_ns else None
@@ -149,7 +155,7 @@ def compare(options: argparse.Namespace) -> int:
     first, second = find_run(options.first), find_run(options.second)
     if options.screen:
         if not _terminal():
-            return complain("compare --screen needs a terminal; without --screen it prints the sentences")
+            return complain(_("compare --screen needs a terminal; without --screen it prints the sentences"))
         from ddpviz.dashboard import run_app
 
         return run_app(None, None, beside=(first, second))
@@ -164,7 +170,7 @@ def cat(options: argparse.Namespace) -> int:
 
     run_dir = find_run(options.run)
     if sys.stdout.isatty():
-        return complain("cat writes a binary stream: pipe it into `ddpviz watch -`")
+        return complain(_("cat writes a binary stream: pipe it into `ddpviz watch -`"))
     send(run_dir, sys.stdout.buffer, follow=options.follow)
     return 0
 
@@ -173,11 +179,11 @@ def serve(options: argparse.Namespace) -> int:
     import importlib.util
 
     if importlib.util.find_spec("textual_serve") is None:
-        return complain("serve needs an extra: pip install 'ddpviz[serve]'")
+        return complain(_("serve needs an extra: pip install 'ddpviz[serve]'"))
     what = options.what
     if what is not None and what.command is demo:
         if not what.name:
-            return complain("serve demo: name one of the demos (`ddpviz demo --list`)")
+            return complain(_("serve demo: name one of the demos (`ddpviz demo --list`)"))
         from ddpviz.launch.demos import demo_script
 
         return _serve_job(_demo_job(what, demo_script(what.name).path), options)
@@ -185,9 +191,9 @@ def serve(options: argparse.Namespace) -> int:
 
     named = what.run if what is not None else None
     if what is not None and what.also:
-        return complain("it serves one run")
+        return complain(_("it serves one run"))
     if named == "-":
-        return complain("serve watches a run, not a stream")
+        return complain(_("serve watches a run, not a stream"))
     return _serve(find_run(named or os.environ.get("DDPVIZ_RUN_DIR") or None), options)
 
 
@@ -207,7 +213,14 @@ def _serve(run_dir: Path, options: argparse.Namespace) -> int:
     try:
         serve(run_dir, options.host, options.port)
     except (OSError, OverflowError) as error:
-        return complain(f"no server at {options.host}:{options.port}: {getattr(error, 'strerror', '') or error}")
+        return complain(
+            _(
+                "no server at {host}:{port}: {value}",
+                host=options.host,
+                port=options.port,
+                value=getattr(error, "strerror", "") or error,
+            )
+        )
     return 0
 
 
@@ -219,7 +232,7 @@ def _watch_several(names: list[str], options: argparse.Namespace) -> int:
 
     folders = [find_run(name) for name in names]
     if not _terminal():
-        return complain("watch needs a terminal")
+        return complain(_("watch needs a terminal"))
     from ddpviz.dashboard import run_app
 
     together = Path(tempfile.mkdtemp(prefix="ddpviz-watch-"))
@@ -238,7 +251,7 @@ def _watch_stream(options: argparse.Namespace) -> int:
     from ddpviz.trace.stream import Mirror
 
     if sys.stdin.isatty():
-        return complain("`watch -` reads a stream: ssh NODE ddpviz cat RUN --follow | ddpviz watch -")
+        return complain(_("`watch -` reads a stream: ssh NODE ddpviz cat RUN --follow | ddpviz watch -"))
     source = os.fdopen(os.dup(0), "rb")
     folder = Path(tempfile.mkdtemp(prefix="ddpviz-watch-"))
     try:
@@ -250,11 +263,11 @@ def _watch_stream(options: argparse.Namespace) -> int:
         try:  # the keyboard, whose place the stream took
             keyboard = os.open("/dev/tty", os.O_RDWR)
         except OSError:
-            return complain("watch needs a terminal")
+            return complain(_("watch needs a terminal"))
         os.dup2(keyboard, 0)
         os.close(keyboard)
         if not _terminal():
-            return complain("watch needs a terminal")
+            return complain(_("watch needs a terminal"))
         from ddpviz.dashboard import run_app
 
         return run_app(folder, None, motion=not options.no_motion, present=options.present)
@@ -298,10 +311,10 @@ def _demo_job(options: argparse.Namespace, script: Path, orders: bool = False, f
 def _job_spec(options: argparse.Namespace) -> JobSpec:
     job = options.job
     if not job:
-        options.parser.error("name a SCRIPT.py, or a command behind --")
+        options.parser.error(_("name a SCRIPT.py, or a command behind --"))
     if job[0] == "--":
         if not job[1:]:
-            options.parser.error("the command behind -- is missing")
+            options.parser.error(_("the command behind -- is missing"))
         return _spec(options, command=tuple(job[1:]), budget=options.budget)
     return _spec(options, script=Path(job[0]), args=tuple(job[1:]), budget=options.budget)
 

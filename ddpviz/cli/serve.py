@@ -14,13 +14,15 @@ from typing import Any
 from aiohttp import web
 from textual_serve.server import Server
 
+from ddpviz.language import _
+
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 # As the console script starts it: the working folder does not get onto sys.path, where its files would shadow Python's.
 # It draws a few times a second, behind the training in the queue for a core: thirty of them are not to slow a job down.
 _VIEWER = (
-    "import os, sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); os.environ['DDPVIZ_FPS'] = '4'; "
-    "os.environ['TEXTUAL_FPS'] = '10'; os.environ['COLORTERM'] = 'truecolor'; hasattr(os, 'nice') and os.nice(15); "
-    "from ddpviz.cli import main; sys.exit(main())"
+    "import os, sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); os.environ['DDPVIZ_FPS'] = "
+    "'4'; os.environ['TEXTUAL_FPS'] = '10'; os.environ['COLORTERM'] = 'truecolor'; hasattr(os, 'nice') "
+    "and os.nice(15); from ddpviz.cli import main; sys.exit(main())"
 )
 # The page asks another host for its typeface; the package has the same one beside it, and nothing else is let through.
 _FOREIGN_FONT = "https://fonts.googleapis.com/css?family=Roboto%20Mono"
@@ -28,16 +30,14 @@ _FONT = """@font-face { font-family: "Roboto Mono"; font-weight: 100 700;
   src: url("/static/fonts/RobotoMono-VariableFont_wght.ttf") format("truetype"); }
 """
 # Keys work at once, not only after a click into the page.
-_FOCUS = """<script>addEventListener("load", () => {
-  const waiting = setInterval(() => {
-    const terminal = document.querySelector(".xterm-helper-textarea");
-    if (terminal) { clearInterval(waiting); terminal.focus(); }
-  }, 100);
-});</script>
-</body>"""
+_FOCUS = (
+    '<script>addEventListener("load", () => {\n  const waiting = setInterval(() => {\n    const terminal '
+    '= document.querySelector(".xterm-helper-textarea");\n    if (terminal) { clearInterval(waiting); '
+    "terminal.focus(); }\n  }, 100);\n});</script>\n</body>"
+)
 _POLICY = (
-    "default-src 'self'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "font-src 'self' data:; connect-src 'self' ws: wss:"
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; img-src "
+    "'self' data:; font-src 'self' data:; connect-src 'self' ws: wss:"
 )
 
 
@@ -67,10 +67,12 @@ class _Viewers(Server):
         pass
 
     async def on_startup(self, app: web.Application) -> None:
-        print(f"ddpviz: serving on {self.public_url} until Ctrl-C", file=sys.stderr, flush=True)
+        print(
+            _("ddpviz: serving on {public_url} until Ctrl-C", public_url=self.public_url), file=sys.stderr, flush=True
+        )
         if self.host not in _LOOPBACK:
             print(
-                "ddpviz: there is no password: anybody who reaches this address sees the run",
+                _("ddpviz: there is no password: anybody who reaches this address sees the run"),
                 file=sys.stderr,
                 flush=True,
             )
@@ -85,7 +87,7 @@ class _Viewers(Server):
         @web.middleware
         async def guard(request: web.Request, handler: Any) -> web.StreamResponse:
             if not allowed(self.host, request.host, request.headers.get("Origin")):
-                raise web.HTTPForbidden(text="ddpviz serves its own page alone")
+                raise web.HTTPForbidden(text=_("ddpviz serves its own page alone"))
             answer: web.StreamResponse = await handler(request)
             if isinstance(answer, web.Response) and answer.content_type == "text/html" and answer.text:
                 answer.text = answer.text.replace(_FOREIGN_FONT, "/font.css").replace("</body>", _FOCUS)

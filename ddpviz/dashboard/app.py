@@ -20,6 +20,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
+from ddpviz.dashboard import narration
 from ddpviz.dashboard.feed import Feed
 from ddpviz.dashboard.keymap import remapped
 from ddpviz.dashboard.main import Main
@@ -27,6 +28,7 @@ from ddpviz.dashboard.messages import Chosen
 from ddpviz.dashboard.settings import Settings
 from ddpviz.dashboard.state import Cursor, Demo
 from ddpviz.dashboard.themes import THEMES, defaults
+from ddpviz.language import _
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job, JobSpec
@@ -54,12 +56,14 @@ class Dashboard(App[int]):
         motion: bool = True,
         present: bool = False,
         settings: Settings | None = None,
+        narrate: str = "",
     ) -> None:
         super().__init__()
         self.job = job
         self.run_dir = job.run_dir if job is not None else run_dir
         self.demos = tuple(demos or ())
         self.settings = settings if settings is not None else Settings.load()
+        narration.speak(narrate or self.settings.narration)
         self.present = present  # begin in presenter's mode
         self.motion = motion and self.settings.motion and os.environ.get("TEXTUAL_ANIMATIONS", "").lower() != "none"
         self.keymap, problems = remapped(self.settings.keys)
@@ -126,7 +130,7 @@ class Dashboard(App[int]):
 
     def start_again(self, spec: JobSpec) -> None:
         """End the job and start it anew, as a run of its own, with what it cannot change while it runs."""
-        self.notify("the job is started again", timeout=3)
+        self.notify(_("the job is started again"), timeout=3)
         self.run_worker(self._again(spec), exclusive=True)
 
     async def _again(self, spec: JobSpec) -> None:
@@ -139,7 +143,14 @@ class Dashboard(App[int]):
             self.notify(str(error), severity="error", timeout=8)
             return
         self.watch_run(job.run_dir, job)
-        self.notify(f"started again: {' '.join(job.spec.args) or 'the same options'}, {job.ranks} ranks", timeout=6)
+        self.notify(
+            _(
+                "started again: {value}, {ranks} ranks",
+                value=" ".join(job.spec.args) or "the same options",
+                ranks=job.ranks,
+            ),
+            timeout=6,
+        )
 
     def _give_orders(self) -> None:
         if self.controller is not None:
@@ -200,7 +211,9 @@ class Dashboard(App[int]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         if isinstance(screen, Main):
             for key in screen.commands():
-                yield SystemCommand(key.help.rstrip("."), f"key {key.shown}", lambda a=key.action: self._do(screen, a))
+                yield SystemCommand(
+                    _(key.help).rstrip("."), _("key {shown}", shown=key.shown), lambda a=key.action: self._do(screen, a)
+                )
         for command in super().get_system_commands(screen):
             if command.title in ("Theme", "Change theme"):
                 yield command
@@ -238,8 +251,17 @@ class Dashboard(App[int]):
             path = self.run_dir / "dashboard-crash.txt"
             with contextlib.suppress(OSError):
                 path.write_text("".join(traceback.format_exception(error)), "utf-8")
-                kept = f"; details in {path}"
-        self.exit(1, return_code=1, message=f"ddpviz: the dashboard failed ({type(error).__name__}: {error}){kept}")
+                kept = _("; details in {path}", path=path)
+        self.exit(
+            1,
+            return_code=1,
+            message=_(
+                "ddpviz: the dashboard failed ({name}: {error}){kept}",
+                name=type(error).__name__,
+                error=error,
+                kept=kept,
+            ),
+        )
 
     def close_job(self) -> int | None:
         """Stop following, end the job's whole process tree if it still runs, and return its exit code."""

@@ -11,9 +11,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ddpviz.dashboard.draw import Piece, strip
-from ddpviz.dashboard.keys import KEYS, VIEWS, Key
+from ddpviz.dashboard.keys import KEYS, VIEW_NAMES, VIEWS, Key
 from ddpviz.dashboard.messages import Open
 from ddpviz.dashboard.themes import roles
+from ddpviz.language import _
 
 
 class _Bar(Widget):
@@ -78,7 +79,7 @@ class Tabs(_Bar):
             at = 1
             for number, view in enumerate(VIEWS, start=1):
                 here = view == self._active
-                name = view.capitalize() if not short or here else view.capitalize()[:4].rstrip()
+                name = _(VIEW_NAMES[view]) if not short or here else _(VIEW_NAMES[view])[:4].rstrip()
                 badge = f" {self._badge}" if view == "findings" and self._badge else ""
                 mine: list[Piece]
                 if here:
@@ -131,7 +132,7 @@ class Footer(_Bar):
         at = 1
         for key in kept:
             length = _length(key)
-            pieces += [(key.pair or key.shown, ink["local"] + Style(bold=True)), (f" {key.label}  ", ink["text"])]
+            pieces += [(key.pair or key.shown, ink["local"] + Style(bold=True)), (f" {_(key.label)}  ", ink["text"])]
             spots.append((at, at + length, key.action))
             at += length
         pieces += [(" " * max(width - at - cell_len(self._note) - 1, 0), ink["dim"]), (self._note, ink["dim"])]
@@ -144,7 +145,7 @@ class Footer(_Bar):
 
 
 def _length(key: Key) -> int:
-    return cell_len(key.pair or key.shown) + 1 + cell_len(key.label) + 2
+    return cell_len(key.pair or key.shown) + 1 + cell_len(_(key.label)) + 2
 
 
 def footer_keys(keys: Iterable[Key] = KEYS) -> list[Key]:

@@ -17,6 +17,8 @@ from ddpviz.dashboard.narration import narrate
 from ddpviz.dashboard.situation import Situation, State, hang_lines
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
+from ddpviz.phrases import which_ranks
 from ddpviz.timeline.model import Gradients, Timeline
 from ddpviz.timeline.steps import StepTable
 
@@ -32,11 +34,11 @@ def title_of_findings(findings: list[Finding]) -> str:
     """`Findings: none`, `2 errors, 1 warning`."""
     counts = {severity: sum(f.severity is severity for f in findings) for severity in Severity}
     words = [
-        plural(counts[s], s.word) if s is not Severity.INFO else f"{counts[s]} info"
+        plural(counts[s], s.word) if s is not Severity.INFO else _("{counts} info", counts=counts[s])
         for s in (Severity.ERROR, Severity.WARNING, Severity.INFO)
         if counts[s]
     ]
-    return ", ".join(words) or "Findings: none"
+    return ", ".join(words) or _("Findings: none")
 
 
 def badge(findings: list[Finding]) -> tuple[str, str]:
@@ -70,7 +72,7 @@ def findings_text(
     text = Text()
     found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO])
     if not snap.judged:
-        text.append("the rules have not looked at this run yet", ink["dim"])
+        text.append(_("the rules have not looked at this run yet"), ink["dim"])
         return text
     if not found:
         text.append(f"{M.GOOD.glyph} ", ink["synced"])
@@ -86,7 +88,7 @@ def findings_text(
         _finding_lines(text, finding, ink, advice=True)
         room -= height_of(text[before:], width)
         if number + 1 < len(found) and room < 3:
-            text.append(f"… and {plural(len(found) - number - 1, 'more', 'more')}: 5", ink["dim"])
+            text.append(_("… and {count} more: 5", count=len(found) - number - 1), ink["dim"])
             break
     text.rstrip()
     return text
@@ -116,14 +118,21 @@ def _all_right(tl: Timeline, cursor: Cursor) -> str:
     """What can be said where no rule fired. Only measured things."""
     module = module_of(tl, cursor)
     if module is None or not len(tl.steps):
-        return "nothing wrong so far; no optimizer step yet"
+        return _("nothing wrong so far; no optimizer step yet")
     if len(module.ranks) < 2:
-        return "nothing wrong so far; one rank has nobody to average with"
+        return _("nothing wrong so far; one rank has nobody to average with")
     used = tl.steps.gradients if isinstance(tl.steps, StepTable) else [step.gradients for step in tl.steps]
     count, averaged = len(tl.steps), int(np.count_nonzero(np.asarray(used) == Gradients.SYNCED))
     if averaged < count:  # local SGD, say: no mistake, and still not averaged
-        return f"nothing wrong; {averaged} of {plural(count, 'step')} so far used averaged gradients"
-    return f"nothing wrong: {'the one step' if count == 1 else f'all {count} steps'} so far used averaged gradients"
+        return _(
+            "nothing wrong; {averaged} of {steps} so far used averaged gradients",
+            averaged=averaged,
+            steps=plural(count, "step"),
+        )
+    return _(
+        "nothing wrong: {value} so far used averaged gradients",
+        value="the one step" if count == 1 else f"all {count} steps",
+    )
 
 
 def story_text(
@@ -142,7 +151,7 @@ def story_text(
     tl = snap.tl
     if here.state is State.LOST:
         text.append(snap.error, ink["wrong"])
-        return "This run cannot be followed", "wrong", text
+        return _("This run cannot be followed"), "wrong", text
     present = cursor.live or (module := module_of(tl, cursor)) is None or cursor.index >= module.passes - 1
     if present and here.state is State.WAITING:
         errors_found = [f for f in by_weight(snap.findings) if f.severity is Severity.ERROR]
@@ -151,38 +160,38 @@ def story_text(
             text.append(line + "\n", ink[role])
         if cause is not None and height_of(text, width) < lines:
             _finding_lines(text, cause, ink, advice=True)
-        return f"{M.WAITING.glyph} Waiting", "waiting", text
+        return _("{glyph} Waiting", glyph=M.WAITING.glyph), "waiting", text
     if present and here.state is State.FAILED and not cursor.playing:
         hung = next((f for f in snap.findings if f.rule == "collective-hang"), None)
         if hung is not None:
             text.append(f"{hung.message}\n", ink["text"])
             text.append(f"→ {hung.advice}", ink["local"])
-            return f"{M.WAITING.glyph} It waited for ever", "waiting", text
+            return _("{glyph} It waited for ever", glyph=M.WAITING.glyph), "waiting", text
         failure = failed_text(tl, ink, snap.last_words)
         for finding in by_weight(snap.findings)[: 1 if with_findings else 0]:
             failure.append(f"{finding.message}\n", ink["text"])
             failure.append(f"→ {finding.advice}\n", ink["local"])
         if failure.plain:
-            failure.append("6 shows each rank's whole output", ink["dim"])
-            return f"{M.WRONG_STEP.glyph} Failed", "wrong", failure
+            failure.append(_("6 shows each rank's whole output"), ink["dim"])
+            return _("{glyph} Failed", glyph=M.WRONG_STEP.glyph), "wrong", failure
     one = lesson_of(tl) if present and here.state is State.FINISHED and not cursor.playing else None
     errors_told = with_findings and any(f.severity is Severity.ERROR for f in snap.findings)
     if one is not None and not errors_told:
         seen = seen_text(one, tl, ink, lines=lines, width=width)
         if seen.plain:
-            return "What was seen · l: the lesson", "", seen
+            return _("What was seen · l: the lesson"), "", seen
     sentence = narrate(tl, cursor, now)
     found = by_weight([f for f in snap.findings if f.severity is not Severity.INFO]) if with_findings else []
     if not found:
         text.append(sentence, ink["text"])
-        return "What just happened", "", text
+        return _("What just happened"), "", text
     errors = found[0].severity is Severity.ERROR
     title = title_of_findings(snap.findings)
     said = Text(sentence + "\n", ink["text"])
     if not present or not errors:  # one who looks at the past wants to hear of it first
         text.append_text(said)
         _tell(text, found, ink, lines, width)
-        return (title if errors else f"What just happened · {title}"), "wrong" if errors else "", text
+        return (title if errors else _("What just happened · {title}", title=title)), "wrong" if errors else "", text
     _tell(text, found[:1], ink, lines, width)
     if lines - height_of(text, width) >= height_of(said, width):
         text.append_text(Text("\n") + said)
@@ -210,13 +219,13 @@ def failed_text(tl: Timeline, ink: dict[str, Style], last_words: dict[int, list[
         if state.exit is not None and state.exit.error:
             what = state.exit.error.splitlines()[0]
         elif state.signal is not None:
-            what = f"ended by signal {state.signal}"
+            what = _("ended by signal {signal}", signal=state.signal)
         else:
             code = state.exit_code if state.exit_code is not None else state.exit.code if state.exit else None
-            what = "gone without a last word" + (f", exit code {code}" if code is not None else "")
-        told.setdefault(f"{what}{'  at ' + site if site else ''}", []).append(state.rank)
+            what = _("gone without a last word") + (_(", exit code {code}", code=code) if code is not None else "")
+        told.setdefault(_("{what}  at {site}", what=what, site=site) if site else what, []).append(state.rank)
     for what, numbers in list(told.items())[:3]:
-        who = f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {ranges(numbers)}"
+        who = which_ranks(numbers, ranges(numbers))
         text.append(f"{M.WRONG_STEP.glyph} {who}  ", ink["wrong"] + Style(bold=True))
         text.append(what + "\n", ink["text"])
     first = next((s for s in failed if s.exit is not None and s.exit.traceback), None)

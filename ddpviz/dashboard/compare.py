@@ -24,6 +24,7 @@ from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.themes import roles
 from ddpviz.export.compare import compare, figures
+from ddpviz.language import _
 from ddpviz.trace.text import clean
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ class Compare(Screen[None]):
     def compose(self) -> ComposeResult:
         for letter, sync in zip("ab", self._sync, strict=True):
             yield Panel("", sync, id=f"panel-{letter}")
-        yield Panel("What differs", VerticalScroll(self._words, can_focus=False), id="differ")
+        yield Panel(_("What differs"), VerticalScroll(self._words, can_focus=False), id="differ")
         yield Static(id="keys")
 
     def on_mount(self) -> None:
-        hints = [f"[b $primary]{key.shown}[/] {key.label}" for key in self.KEYS if key.label]
+        hints = [f"[b $primary]{key.shown}[/] {_(key.label)}" for key in self.KEYS if key.label]
         self.query_one("#keys", Static).update("   ".join(hints))
         self._tick()
         self.set_interval(FRAME, self._tick)
@@ -105,7 +106,7 @@ class Compare(Screen[None]):
         with feed.lock:
             self._sync[number].show(snap.tl, cursor, snap.findings)
             present = feed.present()
-            state, _ = chip(situation(snap.tl, present, snap.running, error=snap.error), snap.tl, present)
+            state, _rest = chip(situation(snap.tl, present, snap.running, error=snap.error), snap.tl, present)
             panel = self.query_one(f"#panel-{'ab'[number]}", Panel)
             title = f"{LETTERS[number]}: {clean(self.names[number])}"
             if panel.border_title != title:
@@ -135,7 +136,7 @@ class Compare(Screen[None]):
         for error in errors:
             text.append(clean(error) + "\n", ink["wrong"])
         if not lines and not errors:
-            text.append("both have to run a backward pass before there is anything to compare", ink["dim"])
+            text.append(_("both have to run a backward pass before there is anything to compare"), ink["dim"])
         for line in lines:
             differs = line.startswith("- ")
             text.append("› " if differs else "  ", ink["local"] + Style(bold=True))

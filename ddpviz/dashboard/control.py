@@ -21,6 +21,7 @@ from textual.widgets import Static
 
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.themes import roles
+from ddpviz.language import _
 from ddpviz.launch.control import Controller, Standing
 from ddpviz.launch.spec import JobSpec
 from ddpviz.lessons import Knob, lesson
@@ -48,12 +49,12 @@ KEYS = (
 def state_line(standing: Standing) -> tuple[str, str]:
     """Where the job stands, and the colour role of that."""
     if standing.over:
-        return "the job is over", "dim"
+        return _("the job is over"), "dim"
     if standing.pending:
-        return f"{standing.pending} … on its way to every rank", "running"
+        return _("{pending} … on its way to every rank", pending=standing.pending), "running"
     if standing.held:
-        return f"‖ every rank holds before micro-step {standing.at}, in no collective", "waiting"
-    return "the job runs", "synced"
+        return _("‖ every rank holds before micro-step {at}, in no collective", at=standing.at), "waiting"
+    return _("the job runs"), "synced"
 
 
 def note(controller: Controller | None) -> str:
@@ -61,7 +62,7 @@ def note(controller: Controller | None) -> str:
     if controller is None:
         return ""
     standing = controller.standing()
-    return f"‖ job held before micro-step {standing.at}" if standing.held and not standing.over else ""
+    return _("‖ job held before micro-step {at}", at=standing.at) if standing.held and not standing.over else ""
 
 
 def begun_with(knob: Knob, args: tuple[str, ...]) -> str:
@@ -124,8 +125,8 @@ class ControlPanel(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         box = Vertical(self._text)
-        box.border_title = "Control of the job"
-        box.border_subtitle = "↑↓ choose  ←→ change  Esc closes"
+        box.border_title = _("Control of the job")
+        box.border_subtitle = _("↑↓ choose  ←→ change  Esc closes")
         yield box
 
     def on_mount(self) -> None:
@@ -142,8 +143,8 @@ class ControlPanel(ModalScreen[None]):
             if key.label:
                 text.append("\n" if key.action == "pace(1)" else "", ink["text"])
                 text.append(key.shown, ink["local"] + bold)
-                text.append(f" {key.label}  ", ink["text"])
-        text.append(f"  {self._control.pace:g} s of rest after each micro-step\n\n", ink["dim"])
+                text.append(f" {_(key.label)}  ", ink["text"])
+        text.append(_("  {pace:g} s of rest after each micro-step\n\n", pace=self._control.pace), ink["dim"])
         for number, knob in enumerate(self._knobs):
             here = number == self._chosen
             value = self._values[knob.name]
@@ -152,12 +153,17 @@ class ControlPanel(ModalScreen[None]):
             text.append(f"‹ {value} ›" if here else f"  {value}", ink["local"] + bold if here else ink["text"])
             if not knob.live:
                 waits = value != self._first[knob.name]
-                text.append("  Enter: start again" if waits else "  (starts again)", ink["running" if waits else "dim"])
+                text.append(
+                    _("  Enter: start again") if waits else _("  (starts again)"), ink["running" if waits else "dim"]
+                )
             text.append("\n")
         if standing.problem:
             text.append(standing.problem, ink["wrong"])
         elif standing.since is not None:
-            text.append(f"from micro-step {standing.since} on, on every rank: {standing.last}", ink["dim"])
+            text.append(
+                _("from micro-step {since} on, on every rank: {last}", since=standing.since, last=standing.last),
+                ink["dim"],
+            )
         self._text.update(text)
 
     # -- keys -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ def strip(pieces: list[Piece], width: int, fill: Style) -> Strip:
     text, style = "", Style()
     for piece, its in pieces:
         piece = piece if piece.isprintable() else clean(piece)  # names come from a trace, maybe a stranger's
-        if its == style:
+        if its is style or its == style:
             text += piece
         else:
             if text:

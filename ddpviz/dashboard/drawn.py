@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.geometry import Region
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -19,6 +20,14 @@ class Drawn(Widget):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._lines: list[Strip] = []
+        self._painting = False
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._painting = True
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._painting = False
 
     def render_line(self, y: int) -> Strip:
         if not 0 <= y < len(self._lines):
@@ -27,7 +36,9 @@ class Drawn(Widget):
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             line = highlighted(line, span, self.screen.get_component_rich_style("screen--selection"))
-        return line.apply_offsets(0, y)  # after the cutting: a part of a segment has an offset of its own
+        # Where each character is concerns the mouse alone, which asks for a line by itself. After the cutting: a part
+        # of a segment has an offset of its own.
+        return line if self._painting else line.apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract("\n".join(line.text.rstrip() for line in self._lines)), "\n"

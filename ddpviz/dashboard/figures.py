@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ddpviz.dashboard.format import percent, size
+from ddpviz.language import _
 from ddpviz.timeline.model import Module
 from ddpviz.timeline.trends import agreement, noise_scale, traffic
 
@@ -14,11 +15,21 @@ def figures(module: Module) -> str:
     lines = []
     sent, saved = traffic(module)
     if sent or saved:
-        kept = f", saved by no_sync {size(saved)} ({percent(saved / (sent + saved))})" if saved else ""
-        lines.append(f"sent {size(sent)} a rank{kept}")
+        kept = (
+            _(", saved by no_sync {size} ({percent})", size=size(saved), percent=percent(saved / (sent + saved)))
+            if saved
+            else ""
+        )
+        lines.append(_("sent {size} a rank{kept}", size=size(sent), kept=kept))
     agreed, noise = agreement(module), noise_scale(module)
     if agreed is not None:
-        lines.append(f"ranks agree {agreed:.2f} (1 all alike, {len(module.ranks) ** -0.5:.2f} noise)")
+        lines.append(
+            _(
+                "ranks agree {agreed:.2f} (1 all alike, {value:.2f} noise)",
+                agreed=agreed,
+                value=len(module.ranks) ** (-0.5),
+            )
+        )
     if noise is not None:
-        lines.append(f"gradient noise scale {noise:.3g} rank-windows")
+        lines.append(_("gradient noise scale {noise:.3g} rank-windows", noise=noise))
     return "\n".join(lines)

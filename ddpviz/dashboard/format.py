@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from ddpviz.language import Words
+from ddpviz.phrases import counted
+
 NOT_MEASURED = "·"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LARGE, _SMALL = ("", "k", "M", "G", "T", "P"), ("", "m", "µ", "n", "p")
@@ -88,9 +91,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> Words:
     """`1 step`, `2 steps`."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}".replace(",", " ")
+    return counted(count, noun, f"{count:,}".replace(",", " "))
 
 
 def shorten(text: str, width: int) -> str:

@@ -13,6 +13,7 @@ from ddpviz.dashboard.format import shorten
 from ddpviz.dashboard.situation import Situation, State, chip, view_chip
 from ddpviz.dashboard.state import Cursor, longest, module_of
 from ddpviz.dashboard.themes import roles
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 
@@ -23,12 +24,12 @@ def facts(tl: Timeline, cursor: Cursor) -> list[str]:
     if module is None or lane is None or cursor.index < 0 or not len(lane.passes):
         return []
     index = min(cursor.index, len(lane.passes) - 1)
-    out = [f"micro-step {cursor.index}"]
+    out = [_("micro-step {index}", index=cursor.index)]
     after = lane.steps["after"]
     done = bisect_right(after, cursor.index)
     if done:
-        out.append(f"step {int(lane.steps['index'][done - 1])}")
-    out.append(f"window {int(lane.passes['window'][index])}")
+        out.append(_("step {index}", index=int(lane.steps["index"][done - 1])))
+    out.append(_("window {window}", window=int(lane.passes["window"][index])))
     if len(tl.modules) > 1:
         out.insert(0, f"{module.name} {cursor.module + 1}/{len(tl.modules)}")
     return out
@@ -42,7 +43,7 @@ def backend(tl: Timeline, wide: bool) -> str:
     if not name:
         return f"×{size}" if size else ""
     device = next((s.device for s in states if s.device), "")
-    on = f" on {'CPU' if device.startswith('cpu') else device.split(':')[0].upper()}" if device else ""
+    on = _(" on {value}", value="CPU" if device.startswith("cpu") else device.split(":")[0].upper()) if device else ""
     reason = f" ({tl.run.backend_reason})" if wide and tl.run.backend_reason else ""
     return f"{name} ×{size}{on}{reason}"
 
@@ -60,7 +61,7 @@ def layout(
         if here.state is State.RUNNING:
             tail = [(f" {right.replace('● LIVE', '● running')} ", ink["dim"])]
         tail.insert(0, (f" {past} ", ink[past_role] + Style(bold=True, reverse=True)))
-    used = sum(cell_len(text) for text, _ in tail) + 1
+    used = sum(cell_len(text) for text, _rest in tail) + 1
     title = tl.run.title or tl.run.id or "ddpviz"
     counts = "  ".join(facts(tl, cursor))
     for name, reason, numbers in (
@@ -71,14 +72,14 @@ def layout(
         (shorten(title, 12), "", ""),
     ):
         left: list[Piece] = [
-            (" ddpviz ", ink["local"] + Style(bold=True, reverse=True)),
+            (_(" ddpviz "), ink["local"] + Style(bold=True, reverse=True)),
             (f" {name}", ink["strong"] + bold),
         ]
         if reason:
             left.append((f"   {reason}", ink["dim"]))
         if numbers:
             left.append((f"   {numbers}", ink["text"]))
-        length = sum(cell_len(text) for text, _ in left)
+        length = sum(cell_len(text) for text, _rest in left)
         if length + used <= width:
             break
     return [*left, (" " * max(width - length - used + 1, 0), ink["dim"]), *tail]

@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import Keys, _character_to_key, format_key, key_to_character
 
 from ddpviz.dashboard.keys import KEYS, Key
+from ddpviz.language import _
 
 VIEWS_WITH_KEYS = {
     "backward": "BackwardView",
@@ -36,7 +37,7 @@ Keymap = dict[str, str]  # name of an action -> keys as Textual names them, comm
 
 def name_of(action: str) -> str:
     """The name of an action in the settings: `step(-1)` is `step-back`, `view('norms')` is `view-norms`."""
-    base, _, argument = action.replace("_", "-").rstrip(")").partition("(")
+    base, _rest, argument = action.replace("_", "-").rstrip(")").partition("(")
     if not argument:
         return base
     try:
@@ -113,15 +114,15 @@ def _read(wanted: Mapping[str, object], before: Keymap) -> tuple[Keymap, list[st
     for name, value in wanted.items():
         if name not in before:
             near = get_close_matches(name, before, 1)
-            problems.append(f"keys: there is no action {name!r}" + (f"; {near[0]}?" if near else ""))
+            problems.append(_("keys: there is no action {name!r}", name=name) + (f"; {near[0]}?" if near else ""))
             continue
         listed = value if isinstance(value, list) else [value]
         keys = [normal(key) for key in listed]
         if not keys or None in keys:
             what = next((key for key, known in zip(listed, keys, strict=True) if known is None), value)
-            problems.append(f"keys: {name}: {what!r} is no key")
+            problems.append(_("keys: {name}: {what!r} is no key", name=name, what=what))
         elif kept := next((key for key in keys if key in TAKEN_ELSEWHERE), None):
-            problems.append(f"keys: {name}: terminals keep {kept} for themselves")
+            problems.append(_("keys: {name}: terminals keep {kept} for themselves", name=name, kept=kept))
         else:
             asked[name] = ",".join(key for key in keys if key)
     return asked, problems
@@ -141,7 +142,9 @@ def _clash(name: str, asked: Keymap, scopes: list[tuple[Key, ...]]) -> str:
             both = (mine & theirs) - (old & set(its.keys.split(",")))  # a view may take a general key over, as ever
             if both:
                 key = written(min(both))
-                return f"keys: {name}: {key} is the key of {other}; {name} keeps its own"
+                return _(
+                    "keys: {name}: {key} is the key of {other}; {name} keeps its own", name=name, key=key, other=other
+                )
     return ""
 
 

@@ -7,7 +7,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ddpviz.language import N_
+
 VIEWS = ("overview", "norms", "backward", "layers", "findings", "output", "job", "source")
+
+
+VIEW_NAMES = {
+    "overview": N_("Overview"),
+    "norms": N_("Norms"),
+    "backward": N_("Backward"),
+    "layers": N_("Layers"),
+    "findings": N_("Findings"),
+    "output": N_("Output"),
+    "job": N_("Job"),
+    "source": N_("Source"),
+}
 
 
 class Key(NamedTuple):
@@ -53,10 +67,7 @@ KEYS = (
     Key("right_square_bracket", "speed(1)", "]", "", "Play faster: up to a hundred times real time.", "Time"),
     Key("o", "one_a_second", "o", "", "Play one pass a second, however fast it was.", "Time"),
     Key("g", "goto", "g", "", "Go to an optimizer step by its number.", "Time"),
-    *(
-        Key(str(i), f"view('{name}')", str(i), "", f"{name.capitalize()}.", "Views")
-        for i, name in enumerate(VIEWS, start=1)
-    ),
+    *(Key(str(i), f"view('{name}')", str(i), "", VIEW_NAMES[name], "Views") for i, name in enumerate(VIEWS, start=1)),
     Key("enter", "drill", "Enter", "open", "Open the pass under the cursor (Backward).", "Views", 5),
     Key("escape", "back", "Esc", "", "Back to where you were.", "Views"),
     Key("z", "zoom_panel", "z", "maximise", "One panel fills the screen; again: all of them.", "Views", 7),
@@ -81,6 +92,7 @@ KEYS = (
     Key("pageup", "tour(-1)", "PgUp", "", "There: back to the moment before.", "On the wall"),
     Key("question_mark,f1", "help", "?", "help", "This help.", "Everything else", -2),
     Key("a", "motion", "a", "", "Motion of Levels on or off.", "Everything else"),
+    Key("e", "narration", "e", "", "Tell less or more: quiet, normal, teacher (says why, too).", "Everything else"),
     Key("ctrl+p", "command_palette", "ctrl+p", "", "Every command by name, and the themes.", "Everything else"),
     Key("t", "next_theme", "t", "", "The next theme: dark, light, contrast, 16 colours.", "Everything else"),
     Key("s", "screenshot_svg", "s", "", "Save a picture of the screen (SVG).", "Everything else"),

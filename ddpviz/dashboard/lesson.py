@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ddpviz.dashboard.themes import roles
+from ddpviz.language import _
 from ddpviz.lessons import Lesson, lesson, told
 from ddpviz.timeline.model import Timeline
 
@@ -72,11 +73,11 @@ class LessonScreen(ModalScreen[None]):
         seen = seen_text(self._lesson, self._tl, ink)
         over = self._tl.run.status not in ("starting", "running")
         if seen.plain:
-            text.append("\n" + ("What was seen" if over else "What was seen so far") + "\n", ink["strong"])
+            text.append("\n" + (_("What was seen") if over else _("What was seen so far")) + "\n", ink["strong"])
             text.append_text(seen)
         if self._lesson.other:
-            text.append("\n\nv in the list of demos runs it beside: " + self._lesson.other_label, ink["dim"])
+            text.append(_("\n\nv in the list of demos runs it beside: ") + self._lesson.other_label, ink["dim"])
         box = VerticalScroll(Static(text))
-        box.border_title = "The lesson"
-        box.border_subtitle = "Esc closes"
+        box.border_title = _("The lesson")
+        box.border_subtitle = _("Esc closes")
         yield box

@@ -15,6 +15,7 @@ from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
+from ddpviz.language import _
 from ddpviz.timeline.model import Module, Timeline
 
 EIGHTHS = "▁▂▃▄▅▆▇█"
@@ -83,14 +84,14 @@ def draw(
     """The lines of the panel: bars where every rank gets a line, else columns; under them what it means."""
     room = max(height - 1, 1)
     lines = (_bars if len(now.levels) <= room else _columns)(now, top, width, room, ink, chosen)
-    lines += [[] for _ in range(room - len(lines))]
+    lines += [[] for _rest in range(room - len(lines))]
     return [*lines[:room], _meaning(now, module, width, ink)]
 
 
 def _bars(
     now: Levels, top: float, width: int, height: int, ink: dict[str, Style], chosen: int | None
 ) -> list[list[Piece]]:
-    gutter = max((len(f"rank {level.rank}") for level in now.levels), default=6) + 1
+    gutter = max((len(_("rank {rank}", rank=level.rank)) for level in now.levels), default=6) + 1
     room = max(width - gutter - VALUE - 1, 4)
     count = max(len(now.levels), 1)
     gap = 1 if height >= 2 * count - 1 and count > 1 else 0
@@ -107,18 +108,18 @@ def _bars(
         name = ink["strong"] + bold if chosen == level.rank else ink["text"]
         value = _value(level)
         for line in range(thick):
-            head = f"rank {level.rank}".ljust(gutter) if line == 0 else " " * gutter
+            head = _("rank {rank}", rank=level.rank).ljust(gutter) if line == 0 else " " * gutter
             tail = f" {value:>{VALUE}}" if line == (thick - 1) // 2 else ""
             out.append([(head, name), *bar, (tail, ink[ROLE[level.phase]] + bold if level.value else ink["dim"])])
         if number < count - 1:
-            out += [[(" " * gutter, ink["dim"]), *_marker(at, room, ink)] for _ in range(gap)]
+            out += [[(" " * gutter, ink["dim"]), *_marker(at, room, ink)] for _rest in range(gap)]
     return out
 
 
 def _value(level: Level) -> str:
     if level.empty:
         return "empty"
-    return "not read" if level.value is None else norm(level.value)
+    return _("not read") if level.value is None else norm(level.value)
 
 
 def _place(value: float | None, top: float, room: int) -> int | None:
@@ -165,17 +166,19 @@ def _columns(
     gap = 1 if wide >= 3 else 0
     spans = [int((i + 1) * wide) - int(i * wide) - gap for i in range(len(shown))]
     room = height - 1 if wide >= 3 else height
+    drawn: list[tuple[int, str, Style, int]] = []
+    for level, span in zip(shown, spans, strict=True):
+        value, phase = level.value or 0.0, level.phase
+        filled = min(value / top, 1.0) * room * 8 if math.isfinite(value) else room * 8
+        drawn.append((round(filled), GLYPH[phase], ink[ROLE[phase]], span))
     out: list[list[Piece]] = []
     for line in range(room):
         floor = (room - 1 - line) * 8
         pieces: list[Piece] = []
-        for level, span in zip(shown, spans, strict=True):
-            filled = min((level.value or 0.0) / top, 1.0) * room * 8 if math.isfinite(level.value or 0.0) else room * 8
-            eighths = min(max(round(filled) - floor, 0), 8)
-            full = GLYPH[level.phase] if level.phase is not Phase.SYNCED else "█"
+        for filled, full, colour, span in drawn:
+            eighths = min(max(filled - floor, 0), 8)
             glyph = full if eighths == 8 else EIGHTHS[eighths - 1] if eighths else "·" if floor == 0 else " "
-            style = ink[ROLE[level.phase]] if eighths else ink["track"]
-            pieces += [(glyph * span, style), (" " * gap, style)]
+            pieces.append((glyph * span + " " * gap, colour if eighths else ink["track"]))
         out.append(pieces)
     if wide >= 3:
         named = zip(shown, spans, strict=True)
@@ -188,8 +191,8 @@ def _meaning(now: Levels, module: Module, width: int, ink: dict[str, Style]) -> 
     phases = {level.phase for level in now.levels if level.value}
     if now.moving:
         layers = layers_of(module, now.layout, now.moving[0])
-        head = f"▓ bucket {now.moving[0]} moves round {len(module.ranks)} ranks"
-        count = f"  {now.done} of {now.buckets} done" if now.buckets > 1 else ""
+        head = _("▓ bucket {moving} moves round {count} ranks", moving=now.moving[0], count=len(module.ranks))
+        count = _("  {done} of {buckets} done", done=now.done, buckets=now.buckets) if now.buckets > 1 else ""
         room = width - len(head) - len(count) - 3
         middle = f" ({shorten(layers, room)})" if layers and room > 8 else ""
         return [(head + middle, ink["running"]), (count, ink["dim"])]
@@ -201,23 +204,27 @@ def _meaning(now: Levels, module: Module, width: int, ink: dict[str, Style]) -> 
 def _standing(now: Levels, phases: set[Phase]) -> tuple[str, bool, tuple[str, ...]]:
     """Role, weight and wordings (the longest first) of what the levels say while nothing moves."""
     if Phase.WRONG in phases:
-        return "wrong", True, ("╳ stepped with these, never averaged: the ranks part", "╳ stepped with, never averaged")
+        return (
+            "wrong",
+            True,
+            (_("╳ stepped with these, never averaged: the ranks part"), _("╳ stepped with, never averaged")),
+        )
     if now.apart_since is not None:
-        since = f"≠ replicas differ since step {now.apart_since}"
-        return "wrong", True, (f"{since}, and stay apart", since)
+        since = _("≠ replicas differ since step {apart_since}", apart_since=now.apart_since)
+        return "wrong", True, (_("{since}, and stay apart", since=since), since)
     if phases == {Phase.SYNCED}:
         where = f" {norm(now.mean)}" if now.mean is not None else ""
-        return "synced", False, (f"█ all ranks hold the mean{where}",)
+        return "synced", False, (_("█ all ranks hold the mean{where}", where=where),)
     if Phase.SYNCED in phases:
-        return "synced", False, ("█ averaged on some ranks so far",)
+        return "synced", False, (_("█ averaged on some ranks so far"),)
     if phases:
-        return "local", False, ("▒ each rank's own sum, nothing sent",)
+        return "local", False, (_("▒ each rank's own sum, nothing sent"),)
     if now.levels and all(level.empty for level in now.levels):
-        return "dim", False, ("emptied: the next window starts from zero",)
+        return "dim", False, (_("emptied: the next window starts from zero"),)
     if any(level.value is None for level in now.levels) and now.index >= 0:
         return (
             "dim",
             False,
-            ("norms of this pass were not read (the budget samples windows)", "norms were not read here"),
+            (_("norms of this pass were not read (the budget samples windows)"), _("norms were not read here")),
         )
-    return "dim", False, ("no backward pass yet",)
+    return "dim", False, (_("no backward pass yet"),)

@@ -15,7 +15,7 @@ from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Static
 
-from ddpviz.dashboard import playback as play
+from ddpviz.dashboard import narration, playback as play
 from ddpviz.dashboard.bars import Footer, Tabs, footer_keys
 from ddpviz.dashboard.brief import badge
 from ddpviz.dashboard.control import ControlPanel, note as control_note
@@ -104,13 +104,9 @@ class Main(TimeKeys):
     def on_mount(self) -> None:
         self.set_interval(FRAME, self._tick)
         self.app.theme_changed_signal.subscribe(self, self._themed)
-        self.app.theme_changed_signal.subscribe(self, self._themed)
         self.call_after_refresh(self.dashboard.say_problems)
         if self.dashboard.present:
             self.action_present()
-
-    def _themed(self, _theme: object) -> None:
-        self._drawn = None  # texts hold colours too
 
     def _themed(self, _theme: object) -> None:
         self._drawn = None  # texts hold colours too
@@ -273,7 +269,7 @@ class Main(TimeKeys):
                 self._move(replace(self.cursor, filter=answer))
 
         hint = _("ranks (3, 0-7), a layer's name, or text of the output; empty shows all")
-        self.app.push_screen(Prompt("Filter", self.cursor.filter, hint), filtered)
+        self.app.push_screen(Prompt(_("Filter"), self.cursor.filter, hint), filtered)
 
     def action_view(self, name: str) -> None:
         self._open(name)
@@ -377,6 +373,13 @@ class Main(TimeKeys):
         self.motion = not self.motion
         self.dashboard.keep(motion=self.motion)
         self.notify(_("levels move") if self.motion else _("levels jump"), timeout=1.5)
+
+    def action_narration(self) -> None:
+        following = narration.LEVELS[(narration.LEVELS.index(narration.level()) + 1) % len(narration.LEVELS)]
+        narration.speak(following)
+        self.dashboard.keep(narration=following)
+        self.notify(_(narration.TOLD[following]), timeout=2.5)
+        self._drawn = None
 
     def action_screenshot_svg(self) -> None:
         path = self.app.deliver_screenshot()

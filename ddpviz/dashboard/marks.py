@@ -10,37 +10,43 @@ from enum import Enum
 from typing import NamedTuple
 
 from ddpviz.findings.model import Severity
+from ddpviz.language import N_, _
 from ddpviz.timeline.model import Gradients, Sync
 
 
 class Mark(NamedTuple):
     glyph: str
     role: str  # a colour role of themes.py
-    meaning: str
+    text: str
+
+    @property
+    def meaning(self) -> str:
+        """What it means, in words."""
+        return _(self.text)
 
 
 class M(Mark, Enum):
-    LOCAL = Mark("░", "local", "local (no_sync)")
-    SYNCED = Mark("█", "synced", "all-reduced")
-    PARTIAL = Mark("▚", "wrong", "partly all-reduced")
-    MIXED = Mark("≠", "wrong", "ranks disagree")
-    RUNNING = Mark("▓", "running", "running")
-    WAITING = Mark("◌", "waiting", "waiting")
-    UNFINISHED = Mark("╳", "wrong", "never finished")
-    ABSENT = Mark("-", "dim", "this rank never ran it")
-    STEP = Mark("▲", "step", "step")
-    WRONG_STEP = Mark("✗", "wrong", "step on gradients never averaged")
-    LOCAL_STEP = Mark("↑", "local", "step on this rank's own gradients, meant so")
-    SKIPPED = Mark("△", "step", "step skipped")
-    UNSAMPLED = Mark("·", "dim", "not sampled")
-    STALE_STEP = Mark("▼", "wrong", "step on gradients added to after their all-reduce")
-    DEAD = Mark("†", "wrong", "rank died")
-    NONFINITE = Mark("∞", "wrong", "NaN or Inf")
-    READY = Mark("◆", "local", "bucket ready")
-    CURSOR = Mark("┊", "dim", "cursor")
-    GOOD = Mark("✓", "synced", "right")
-    WARNING = Mark("▴", "running", "warning")
-    INFO = Mark("i", "local", "info")
+    LOCAL = Mark("░", "local", N_("local (no_sync)"))
+    SYNCED = Mark("█", "synced", N_("all-reduced"))
+    PARTIAL = Mark("▚", "wrong", N_("partly all-reduced"))
+    MIXED = Mark("≠", "wrong", N_("ranks disagree"))
+    RUNNING = Mark("▓", "running", N_("running"))
+    WAITING = Mark("◌", "waiting", N_("waiting"))
+    UNFINISHED = Mark("╳", "wrong", N_("never finished"))
+    ABSENT = Mark("-", "dim", N_("this rank never ran it"))
+    STEP = Mark("▲", "step", N_("step"))
+    WRONG_STEP = Mark("✗", "wrong", N_("step on gradients never averaged"))
+    LOCAL_STEP = Mark("↑", "local", N_("step on this rank's own gradients, meant so"))
+    SKIPPED = Mark("△", "step", N_("step skipped"))
+    UNSAMPLED = Mark("·", "dim", N_("not sampled"))
+    STALE_STEP = Mark("▼", "wrong", N_("step on gradients added to after their all-reduce"))
+    DEAD = Mark("†", "wrong", N_("rank died"))
+    NONFINITE = Mark("∞", "wrong", N_("NaN or Inf"))
+    READY = Mark("◆", "local", N_("bucket ready"))
+    CURSOR = Mark("┊", "dim", N_("cursor"))
+    GOOD = Mark("✓", "synced", N_("right"))
+    WARNING = Mark("▴", "running", N_("warning"))
+    INFO = Mark("i", "local", N_("info"))
 
 
 OF_SYNC: dict[Sync, M] = {

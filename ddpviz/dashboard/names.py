@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpviz.phrases import numbered
 from ddpviz.timeline.model import Module
 
 
@@ -16,4 +17,4 @@ def layers_of(module: Module, layout: int, bucket: int) -> str:
     ]
     unique = list(dict.fromkeys(layers))
     words = ", ".join(unique) if len(unique) <= 3 else f"{unique[0]} … {unique[-1]} ({len(unique)})"
-    return f"layer{'s' if len(unique) > 1 else ''} {words}" if unique and unique[0].isdigit() else words
+    return numbered("layer", unique, words) if unique and unique[0].isdigit() else words

@@ -24,6 +24,7 @@ from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.themes import roles
 from ddpviz.dashboard.view import View
+from ddpviz.language import _
 from ddpviz.trace.text import clean
 
 CHART_EVERY = 0.15  # seconds between two drawings of the chart
@@ -112,14 +113,14 @@ class Overview(Container):
         self._told: tuple[Snapshot, Cursor, Situation, str] | None = None
 
     def compose(self) -> ComposeResult:
-        yield Panel("Starting", self._start, id="starting-panel")
-        yield Panel("Sync timeline", self.sync, id="sync-panel")
+        yield Panel(_("Starting"), self._start, id="starting-panel")
+        yield Panel(_("Sync timeline"), self.sync, id="sync-panel")
         with Container(classes="row", id="middle"):
-            yield Panel("Levels: accumulated gradient norm", self.levels, id="levels-panel")
-            yield Panel("Norms", id="norms-panel")
+            yield Panel(_("Levels: accumulated gradient norm"), self.levels, id="levels-panel")
+            yield Panel(_("Norms"), id="norms-panel")
         with Container(classes="row", id="bottom"):
-            yield Panel("What just happened", self._story, id="story-panel")
-            yield Panel("Findings", self._found, id="findings-panel")
+            yield Panel(_("What just happened"), self._story, id="story-panel")
+            yield Panel(_("Findings"), self._found, id="findings-panel")
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ class Overview(Container):
         ink = roles(self.app)
         wide = self._plan is not None and self._plan.wide
         room, width = self._room, self._width()
-        more = Text("… 5 shows it whole", ink["dim"])
+        more = Text(_("… 5 shows it whole"), ink["dim"])
         title, role, text = story_text(
             snap, cursor, here, ink, with_findings=not wide, lines=room, width=width, now=self.levels.now
         )
@@ -177,7 +178,7 @@ class Overview(Container):
         if wide:
             found = self.query_one("#findings-panel", Panel)
             errors = any(f.severity.word == "error" for f in snap.findings)
-            _title(found, title_of_findings(snap.findings) if snap.judged else "Findings")
+            _title(found, title_of_findings(snap.findings) if snap.judged else _("Findings"))
             found.set_class(errors, "-wrong")
             text = findings_text(snap, cursor, ink, lines=room, trends=trends, width=width)
             self._needed = max(self._needed, height_of(text, width))

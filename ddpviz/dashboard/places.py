@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpviz.dashboard.marks import OF_GRADIENTS, OF_SYNC, M
 from ddpviz.dashboard.moments import between, newest
+from ddpviz.language import _
 from ddpviz.timeline.model import Gradients, Lane, Module, Site, Sync, Timeline
 from ddpviz.trace.records import CollectiveKind
 
@@ -49,9 +50,11 @@ def place(tl: Timeline, rank: int, time: int, *, present: bool) -> Place | None:
     state = tl.ranks[rank]
     ended = state.exit
     if ended is not None and ended.site and ended.error and time >= ended.at:
-        return Place(rank, tl.site(rank, ended.site), "raised here", False, "wrong", ended.at)
+        return Place(rank, tl.site(rank, ended.site), _("raised here"), False, "wrong", ended.at)
     if present and state.stack is not None and state.stack.site and state.stack.doing != "computing":
-        return Place(rank, tl.site(rank, state.stack.site), f"waits: {state.stack.doing}", True, "waiting", time)
+        return Place(
+            rank, tl.site(rank, state.stack.site), _("waits: {doing}", doing=state.stack.doing), True, "waiting", time
+        )
     known = [
         its
         for module in tl.modules

@@ -18,21 +18,22 @@ from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.settings import place
 from ddpviz.dashboard.themes import roles
+from ddpviz.language import N_, _
 
 MARKS = (
     M.LOCAL, M.SYNCED, M.RUNNING, M.WAITING, M.STEP, M.WRONG_STEP, M.STALE_STEP, M.LOCAL_STEP, M.SKIPPED,
     M.PARTIAL, M.MIXED, M.UNFINISHED, M.ABSENT, M.DEAD, M.NONFINITE,
 )  # fmt: skip
 MOUSE = (
-    ("click", "Puts the cursor on a cell; twice opens its pass."),
-    ("wheel", "Scrolls the timeline; with ctrl it zooms."),
+    (N_("click"), N_("Puts the cursor on a cell; twice opens its pass.")),
+    (N_("wheel"), N_("Scrolls the timeline; with ctrl it zooms.")),
 )
 WORDS = (
-    ("micro-step", "one backward pass of a DDP module, counted from 0"),
-    ("window", "the micro-steps between two clearings of the gradients (zero_grad)"),
-    ("level", "the L2 norm of the gradients a rank has accumulated, summed over its layers"),
-    ("bucket", "some layers' gradients that are all-reduced together"),
-    ("replicas", "the ranks' copies of the model; after a right step they are equal, bit for bit"),
+    (N_("micro-step"), N_("one backward pass of a DDP module, counted from 0")),
+    (N_("window"), N_("the micro-steps between two clearings of the gradients (zero_grad)")),
+    (N_("level"), N_("the L2 norm of the gradients a rank has accumulated, summed over its layers")),
+    (N_("bucket"), N_("some layers' gradients that are all-reduced together")),
+    (N_("replicas"), N_("the ranks' copies of the model; after a right step they are equal, bit for bit")),
 )
 
 
@@ -53,7 +54,7 @@ class Prompt(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         box = Vertical(Input(self._value, placeholder=self._hint))
         box.border_title = self._title
-        box.border_subtitle = "Enter takes it, Esc leaves it"
+        box.border_subtitle = _("Enter takes it, Esc leaves it")
         yield box
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -70,23 +71,27 @@ def help_text(ink: dict[str, Style], its: tuple[Key, ...], width: int) -> Text:
         text.append(f"\n{' ' * column}".join(rest) + "\n", ink["text"])
 
     def head(topic: str) -> None:
-        text.append(("\n" if text else "") + f"{topic}\n", ink["local"] + bold)
+        text.append(("\n" if text else "") + f"{_(topic)}\n", ink["local"] + bold)
 
     for topic, keys in groupby(its, key=lambda key: key.topic):
         head(topic)
         for key in keys:
-            row(key.shown, ink["strong"] + bold, key.help)
-    head("Mouse")
+            row(key.shown, ink["strong"] + bold, _(key.help))
+    head(N_("Mouse"))
     for what, meaning in MOUSE:
-        row(what, ink["strong"] + bold, meaning)
-    head("Marks")
+        row(_(what), ink["strong"] + bold, _(meaning))
+    head(N_("Marks"))
     for mark in MARKS:
         row(mark.glyph, ink[mark.role] + bold, mark.meaning)
-    head("Words")
+    head(N_("Words"))
     for word, meaning in WORDS:
-        row(word, ink["strong"] + bold, meaning, 14)
-    head("Settings")
-    row("file", ink["strong"] + bold, f"{place()}: theme, speed, motion, language, keys (see the README)")
+        row(_(word), ink["strong"] + bold, _(meaning), 16)
+    head(N_("Settings"))
+    row(
+        _("file"),
+        ink["strong"] + bold,
+        _("{place}: theme, speed, motion, language, keys (see the README)", place=place()),
+    )
     return text
 
 
@@ -110,6 +115,6 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         box = VerticalScroll(Static(help_text(roles(self.app), self._its, min(self.app.size.width, 76) - 8)))
-        box.border_title = "Help"
-        box.border_subtitle = "Esc closes"
+        box.border_title = _("Help")
+        box.border_subtitle = _("Esc closes")
         yield box

@@ -15,7 +15,9 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-KEPT = ("theme", "speed", "motion", "language", "keys", "max_size")
+from ddpviz.language import _
+
+KEPT = ("theme", "speed", "motion", "language", "narration", "keys", "max_size")
 
 
 @dataclass(slots=True)
@@ -24,6 +26,7 @@ class Settings:
     speed: float = 0.0  # of playback, 0 to 100; 0: one pass a second
     motion: bool = True  # whether Levels move
     language: str = ""  # "en", "ru"; empty: the locale's
+    narration: str = ""  # "quiet", "normal", "teacher"; empty: normal
     keys: dict[str, Any] = field(default_factory=dict)  # name of an action -> key or keys; `keymap.py` judges them
     max_size: str = ""  # of a run's traces before old detail is thinned, such as "2G"; empty: the default
     problems: tuple[str, ...] = field(default=(), compare=False)  # what is wrong with the file, in lines for people
@@ -38,12 +41,22 @@ class Settings:
         except FileNotFoundError:
             return cls()
         except OSError as error:
-            return cls(problems=(f"{path.name} cannot be read ({error.strerror})",), unreadable=True)
+            return cls(
+                problems=(_("{name} cannot be read ({strerror})", name=path.name, strerror=error.strerror),),
+                unreadable=True,
+            )
         except ValueError as error:
-            where = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "no UTF-8"
-            return cls(problems=(f"{path.name} is no JSON ({where}); it is left alone",), unreadable=True)
+            where = (
+                _("line {lineno}: {msg}", lineno=error.lineno, msg=error.msg)
+                if isinstance(error, json.JSONDecodeError)
+                else _("no UTF-8")
+            )
+            return cls(
+                problems=(_("{name} is no JSON ({where}); it is left alone", name=path.name, where=where),),
+                unreadable=True,
+            )
         if not isinstance(kept, dict):
-            return cls(problems=(f"{path.name} holds no JSON object; it is left alone",), unreadable=True)
+            return cls(problems=(_("{name} holds no JSON object; it is left alone", name=path.name),), unreadable=True)
         made = cls(others={name: value for name, value in kept.items() if name not in KEPT})
         wrong = []
         for name in KEPT:
@@ -53,7 +66,9 @@ class Settings:
             if _right(name, value):
                 setattr(made, name, float(value or 0) if name == "speed" else value)
             else:
-                wrong.append(f"{path.name}: {json.dumps(value)[:40]} is no {name}")
+                wrong.append(
+                    _("{name}: {value} is no {setting}", name=path.name, value=json.dumps(value)[:40], setting=name)
+                )
         made.problems = tuple(wrong)
         return made
 

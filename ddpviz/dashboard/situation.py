@@ -11,6 +11,8 @@ from ddpviz.dashboard.state import Cursor
 from ddpviz.export.words import last_event, rank_end, waiting_for
 from ddpviz.findings import hang
 from ddpviz.findings.hang import Hang
+from ddpviz.language import _, ngettext
+from ddpviz.phrases import which_ranks
 from ddpviz.timeline.model import RankState, Timeline
 
 PATIENCE = 2e9  # ns without progress before a rank that waits is said to wait
@@ -89,25 +91,25 @@ def missing(tl: Timeline, blocked: list[RankState], dead: list[int]) -> tuple[in
 def chip(here: Situation, tl: Timeline, now: int) -> tuple[str, str]:
     """The run's state for the header: text and colour role."""
     code = tl.run.exit_code
-    ended = f"  exit {code}" if code is not None else ""
+    ended = _("  exit {code}", code=code) if code is not None else ""
     return {
-        State.STARTING: (f"{M.WAITING.glyph} STARTING  {clock(now)}", "running"),
-        State.RUNNING: (f"● LIVE  {clock(now)}", "synced"),
-        State.WAITING: (f"{M.WAITING.glyph} WAITING {duration(here.since)}", "waiting"),
-        State.FINISHED: (f"■ FINISHED{ended}", "synced"),
+        State.STARTING: (_("{glyph} STARTING  {clock}", glyph=M.WAITING.glyph, clock=clock(now)), "running"),
+        State.RUNNING: (_("● LIVE  {clock}", clock=clock(now)), "synced"),
+        State.WAITING: (_("{glyph} WAITING {time}", glyph=M.WAITING.glyph, time=duration(here.since)), "waiting"),
+        State.FINISHED: (_("■ FINISHED{ended}", ended=ended), "synced"),
         State.FAILED: (f"{M.WRONG_STEP.glyph} {'HUNG' if tl.run.status == 'hung' else 'FAILED'}{ended}", "wrong"),
-        State.INTERRUPTED: (f"■ INTERRUPTED{ended}", "running"),
-        State.LOST: (f"{M.WRONG_STEP.glyph} CANNOT FOLLOW", "wrong"),
+        State.INTERRUPTED: (_("■ INTERRUPTED{ended}", ended=ended), "running"),
+        State.LOST: (_("{glyph} CANNOT FOLLOW", glyph=M.WRONG_STEP.glyph), "wrong"),
     }[here.state]
 
 
 def view_chip(cursor: Cursor, total: int, here: Situation, speed: str) -> tuple[str, str]:
     """Present or past, for the header. Empty while one looks at the present."""
     if cursor.playing:
-        return f"▶ PAST  {speed}", "local"
+        return _("▶ PAST  {speed}", speed=speed), "local"
     if not cursor.live and total and (here.state in (State.RUNNING, State.WAITING) or cursor.index < total - 1):
         newer = total - 1 - cursor.index
-        return "‖ PAST" + (f"  +{newer} newer" if newer > 0 else ""), "running"
+        return _("‖ PAST") + (_("  +{newer} newer", newer=newer) if newer > 0 else ""), "running"
     return "", "dim"
 
 
@@ -117,24 +119,35 @@ def hang_lines(tl: Timeline, here: Situation, now: int) -> list[tuple[str, str]]
         return [(here.hang.message, "waiting"), (f"→ {here.hang.advice}", "local")]
     who = _rank(here.missing)
     ended = all(tl.ranks[k].status in ("failed", "died", "finished") for k in here.missing if k in tl.ranks)
-    comes = "are" if len(here.missing) > 1 else "is"
-    why = f"{who} {comes} gone" if ended and here.missing else f"{who} {'have' if comes == 'are' else 'has'} not come"
-    head = f"{_rank(here.waiting)} wait{'' if len(here.waiting) > 1 else 's'}"
-    lines = [(f"{head}; {why}" if here.missing else f"{head} for each other", "waiting")]
+    why = (
+        ngettext("{who} is gone", "{who} are gone", len(here.missing), who=who)
+        if ended and here.missing
+        else ngettext("{who} has not come", "{who} have not come", len(here.missing), who=who)
+    )
+    head = ngettext("{who} waits", "{who} wait", len(here.waiting), who=_rank(here.waiting))
+    lines = [(f"{head}; {why}" if here.missing else _("{head} for each other", head=head), "waiting")]
     for rank in [*here.waiting[:3], *here.missing[:3]]:
         state = tl.ranks.get(rank)
         if state is None:
-            lines.append((f"rank {rank}   never heard of", "wrong"))
+            lines.append((_("rank {rank}   never heard of", rank=rank), "wrong"))
             continue
         doing = waiting_for(tl, state)
-        since = f" since {duration(now - state.stack.since)}" if doing and state.stack else ""
-        text = f"in {doing}{since}" if doing else rank_end(tl, rank) if state.exit or state.signal else "busy elsewhere"
+        since = _(" since {time}", time=duration(now - state.stack.since)) if doing and state.stack else ""
+        text = (
+            _("in {doing}{since}", doing=doing, since=since)
+            if doing
+            else rank_end(tl, rank)
+            if state.exit or state.signal
+            else _("busy elsewhere")
+        )
         last = last_event(tl, rank)
-        lines.append((f"rank {rank}   {text}" + (f"; last: {last}" if last else ""), "text"))
+        lines.append(
+            (_("rank {rank}   {text}", rank=rank, text=text) + (_("; last: {last}", last=last) if last else ""), "text")
+        )
     return lines
 
 
 def _rank(numbers: tuple[int, ...]) -> str:
     if not numbers:
         return "nobody"
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {ranges(numbers)}"
+    return which_ranks(numbers, ranges(numbers))

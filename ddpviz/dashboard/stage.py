@@ -22,6 +22,7 @@ from ddpviz.dashboard.starting import starting_text
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.themes import roles
+from ddpviz.language import N_, _
 from ddpviz.timeline.model import Gradients, Sync, Timeline
 
 if TYPE_CHECKING:
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
     from ddpviz.dashboard.levels import Levels
 
 WORDS = {
-    M.LOCAL: "local: nothing is sent",
-    M.SYNCED: "averaged on all ranks",
-    M.PARTIAL: "averaged in part",
-    M.MIXED: "the ranks disagree",
-    M.UNFINISHED: "never finished",
-    M.RUNNING: "backward",
-    M.WAITING: "waiting",
-    M.STEP: "step on the average",
-    M.WRONG_STEP: "step, never averaged",
-    M.STALE_STEP: "step, added to after",
-    M.SKIPPED: "step skipped",
-    M.ABSENT: "not run by all",
+    M.LOCAL: N_("local: nothing is sent"),
+    M.SYNCED: N_("averaged on all ranks"),
+    M.PARTIAL: N_("averaged in part"),
+    M.MIXED: N_("the ranks disagree"),
+    M.UNFINISHED: N_("never finished"),
+    M.RUNNING: N_("backward"),
+    M.WAITING: N_("waiting"),
+    M.STEP: N_("step on the average"),
+    M.WRONG_STEP: N_("step, never averaged"),
+    M.STALE_STEP: N_("step, added to after"),
+    M.SKIPPED: N_("step skipped"),
+    M.ABSENT: N_("not run by all"),
 }
 SENTENCES = 3  # lines of words at the bottom
 
@@ -50,26 +51,26 @@ def sign(tl: Timeline, cursor: Cursor, here: Situation, now: Levels | None) -> t
     module = module_of(tl, cursor)
     at_the_end = module is None or cursor.index >= module.passes - 1
     if at_the_end and here.state is State.WAITING:
-        return M.WAITING, WORDS[M.WAITING]
+        return M.WAITING, _(WORDS[M.WAITING])
     if at_the_end and here.state in (State.FAILED, State.LOST) and not cursor.playing:
         return M.WRONG_STEP, "failed"
     if module is None or cursor.index < 0 or now is None:
         return M.WAITING, "starting"
     index = now.index if now.index >= 0 else cursor.index
     if now.moving:
-        return M.RUNNING, f"all-reduce, bucket {now.moving[0]}"
+        return M.RUNNING, _("all-reduce, bucket {moving}", moving=now.moving[0])
     step = step_behind(tl, module, index, cursor.time)
     if step is not None and all(level.empty for level in now.levels):
-        return M.LOCAL, "emptied: a new window"
+        return M.LOCAL, _("emptied: a new window")
     if step is not None:
         part = next((part for part in step.parts if part.module == module.id), None)
         mark = OF_GRADIENTS[part.gradients if part is not None else Gradients.NONE]
-        return mark, "step" if len(module.ranks) < 2 else WORDS[mark]
+        return mark, _("step") if len(module.ranks) < 2 else _(WORDS[mark])
     made = gather(module, index)
     if made is not None and cursor.time < made.end and not now.done:
-        return M.RUNNING, WORDS[M.RUNNING]
+        return M.RUNNING, _(WORDS[M.RUNNING])
     mark = OF_SYNC[Sync(int(module.verdicts[index]))] if index < len(module.verdicts) else M.RUNNING
-    return mark, WORDS.get(mark, mark.meaning)
+    return mark, _(WORDS.get(mark, mark.text))
 
 
 class Band(Drawn):
@@ -161,7 +162,7 @@ class Stage(Container):
         self.levels.show(tl, cursor, snap.findings)
         self.band.show(*sign(tl, cursor, here, self.levels.now), f"{cursor.index}" if cursor.index >= 0 else "")
         width = self.size.width - 4
-        _, role, text = story_text(
+        _rest, role, text = story_text(
             snap, cursor, here, ink, with_findings=False, lines=SENTENCES, width=width, now=self.levels.now
         )
         self._words.update(clipped(text, SENTENCES, width, Text("…", ink[role or "dim"])))

@@ -21,6 +21,7 @@ from ddpviz.dashboard.messages import GoTo, Open
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.themes import roles
 from ddpviz.findings.model import Finding
+from ddpviz.language import _
 from ddpviz.timeline.model import Module, Timeline
 
 LARGE = 6  # columns in sight where marks are large
@@ -68,7 +69,11 @@ class SyncTimeline(Drawn):
     def subtitle(self) -> str:
         """What a cell is, for the panel's frame."""
         factor = ZOOMS[self._zoom][1]
-        return "one cell = one backward pass" if factor == 1 else f"one cell = {factor} backward passes"
+        return (
+            _("one cell = one backward pass")
+            if factor == 1
+            else _("one cell = {factor} backward passes", factor=factor)
+        )
 
     def zoom(self, by: int) -> None:
         """One level in (+1) or out (-1)."""
@@ -167,10 +172,14 @@ class SyncTimeline(Drawn):
                     draw.row(grid, its, frame, marks=line == 0 or self._large),
                     its.ranks,
                 )
-            for _ in range(gap):
+            for _rest in range(gap):
                 put("", name, draw.between(grid, frame), its.ranks)
         if hidden:
-            put("", ink["dim"], [(f"{hidden} more groups of ranks: z makes room, / filters", ink["dim"])])
+            put(
+                "",
+                ink["dim"],
+                [(_("{hidden} more groups of ranks: z makes room, / filters", hidden=hidden), ink["dim"])],
+            )
         if want_steps:
             put("step", ink["dim"], draw.steps(grid, frame, nonfinite))
         while len(lines) < height - 1 - want_map:
@@ -180,7 +189,8 @@ class SyncTimeline(Drawn):
             put("run", ink["dim"], self._minimap(tl, module, groups, grid, total, meant, ink))
         lines.append(draw.legend(grid, width, ink, [M.NONFINITE] if nonfinite and want_steps else []))
         self._rows_at = where
-        return [strip(pieces, width, self.rich_style) for pieces in lines[:height]]
+        fill = self.rich_style
+        return [strip(pieces, width, fill) for pieces in lines[:height]]
 
     def _place(self, cursor: Cursor, total: int, factor: int, room: int) -> int:
         """The first visible pass: at the live end, where the wheel left it, or so that the cursor is in sight."""
@@ -223,7 +233,7 @@ class SyncTimeline(Drawn):
         hi = min(max(-(-(grid.first + grid.columns * grid.factor) * width // max(total, 1)), lo + 1), width)
         tint = Style(bgcolor=ink["cursor"].color)
         parts = ((line.crop(0, lo), Style()), (line.crop(lo, hi), tint), (line.crop(hi), Style()))
-        return [(text, (style or Style()) + ground) for part, ground in parts for text, style, _ in part]
+        return [(text, (style or Style()) + ground) for part, ground in parts for text, style, _rest in part]
 
     # -- the mouse ------------------------------------------------------------------------------------------------
 

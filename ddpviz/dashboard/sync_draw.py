@@ -11,6 +11,7 @@ from rich.style import Style
 from ddpviz.dashboard import cells as c
 from ddpviz.dashboard.draw import Piece
 from ddpviz.dashboard.marks import M
+from ddpviz.language import N_, _
 
 Inks = dict[str, Style]
 
@@ -34,16 +35,16 @@ MARK_OF_TICK = {
     c.Tick.WRONG: M.WRONG_STEP,
 }
 SHORT = {
-    M.LOCAL: "local",
-    M.WRONG_STEP: "wrong step",
-    M.STALE_STEP: "stale step",
-    M.LOCAL_STEP: "local step",
-    M.SKIPPED: "skipped",
-    M.PARTIAL: "partly",
-    M.UNFINISHED: "unfinished",
-    M.ABSENT: "not run",
-    M.DEAD: "died",
-    M.MIXED: "disagree",
+    M.LOCAL: N_("local"),
+    M.WRONG_STEP: N_("wrong step"),
+    M.STALE_STEP: N_("stale step"),
+    M.LOCAL_STEP: N_("local step"),
+    M.SKIPPED: N_("skipped"),
+    M.PARTIAL: N_("partly"),
+    M.UNFINISHED: N_("unfinished"),
+    M.ABSENT: N_("not run"),
+    M.DEAD: N_("died"),
+    M.MIXED: N_("disagree"),
 }
 ROUND = tuple(int(f"{m}{'0' * e}") for e in range(9) for m in (1, 2, 5))
 ALWAYS = (M.LOCAL, M.SYNCED, M.STEP, M.WRONG_STEP)
@@ -65,10 +66,12 @@ class Frame:
 def label(ranks: tuple[int, ...]) -> str:
     """`rank 3`, `ranks 0-62 (63)`, `ranks 1, 5 (+4)`."""
     if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+        return _("rank {ranks}", ranks=ranks[0])
     if ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]}-{ranks[-1]} ({len(ranks)})"
-    return f"ranks {ranks[0]}, {ranks[1]}" + (f" (+{len(ranks) - 2})" if len(ranks) > 2 else "")
+        return _("ranks {first}-{last} ({count})", first=ranks[0], last=ranks[-1], count=len(ranks))
+    return _("ranks {first}, {last}", first=ranks[0], last=ranks[1]) + (
+        f" (+{len(ranks) - 2})" if len(ranks) > 2 else ""
+    )
 
 
 def label_every(pitch: int, factor: int, highest: int) -> int:
@@ -226,12 +229,12 @@ def legend(grid: c.Grid, width: int, ink: Inks, others: Iterable[M] = ()) -> lis
     if grid.mixed.any():
         seen.add(M.MIXED)
     marks = [m for m in M if m in seen or m in (*ALWAYS, M.RUNNING, M.WAITING)]
-    mix: list[tuple[str, str, str]] = [("▄", "synced", "part of them all-reduced")] if grid.factor > 1 else []
+    mix: list[tuple[str, str, str]] = [("▄", "synced", _("part of them all-reduced"))] if grid.factor > 1 else []
     told: list[tuple[str, str, str]] = []
     usual, met = [m for m in marks if m in seen or m in ALWAYS], [m for m in marks if m in seen]
     for kept, wordy in ((marks, True), (usual, True), (marks, False), (usual, False), (met, False)):
-        told = [(m.glyph, m.role, m.meaning if wordy else SHORT.get(m, m.meaning)) for m in kept] + mix
-        if sum(len(text) + 5 for _, _, text in told) - 3 <= width:
+        told = [(m.glyph, m.role, m.meaning if wordy else _(SHORT.get(m, m.text))) for m in kept] + mix
+        if sum(len(text) + 5 for _rest, _rest, text in told) - 3 <= width:
             return _told(told, ink, "   ")
     return _told(told, ink, " ")
 

@@ -11,6 +11,7 @@ from textual.screen import Screen
 from ddpviz.dashboard import playback as play, tour
 from ddpviz.dashboard.prompt import Prompt
 from ddpviz.dashboard.state import ONE_PASS_A_SECOND, Cursor
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class TimeKeys(Screen[None]):
     def action_event(self, by: int) -> None:
         findings = self._snap.findings if self._snap else []
         way = "later" if by > 0 else "earlier"
-        self._with(lambda tl: play.step_marked(tl, self.cursor, findings, by), f"nothing {way} to jump to")
+        self._with(lambda tl: play.step_marked(tl, self.cursor, findings, by), _("nothing {way} to jump to", way=way))
 
     def action_first(self) -> None:
         self._with(lambda tl: play.goto(tl, self.cursor, 0))
@@ -69,18 +70,21 @@ class TimeKeys(Screen[None]):
     def _set_speed(self, cursor: Cursor) -> None:
         self._move(cursor)
         self.dashboard.keep(speed=cursor.speed)
-        self.notify(f"playback at {play.speed_text(cursor)}", timeout=1.5)
+        self.notify(_("playback at {speed_text}", speed_text=play.speed_text(cursor)), timeout=1.5)
 
     def action_goto(self) -> None:
         def went(answer: str | None) -> None:
             if answer and answer.isdecimal():
-                self._with(lambda tl: play.goto_step(tl, self.cursor, int(answer)), f"there is no step {answer} here")
+                self._with(
+                    lambda tl: play.goto_step(tl, self.cursor, int(answer)),
+                    _("there is no step {answer} here", answer=answer),
+                )
             elif answer:
-                self.notify("a step has a number", timeout=2)
+                self.notify(_("a step has a number"), timeout=2)
 
-        self.app.push_screen(Prompt("Go to optimizer step", "", "its number"), went)
+        self.app.push_screen(Prompt(_("Go to optimizer step"), "", _("its number")), went)
 
     def action_tour(self, by: int) -> None:
         findings = self._snap.findings if self._snap else []
-        ends = "this is the last moment so far" if by > 0 else "this is where it begins"
+        ends = _("this is the last moment so far") if by > 0 else _("this is where it begins")
         self._with(lambda tl: tour.onward(tl, self.cursor, findings, by, motion=self.motion), ends)

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ddpviz.language import Words
+from ddpviz.phrases import counted
 from ddpviz.timeline.model import Module, RankState, Site, Sync, Timeline
 from ddpviz.trace import records as r
 
@@ -56,9 +58,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def plural(count: int, noun: str, many: str = "") -> str:
+def plural(count: int, noun: str) -> Words:
     """`1 step`, `2 steps`, `12,345 passes`."""
-    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+    return counted(count, noun)
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -13,6 +13,7 @@ from ddpviz.headless.measure import measure
 from ddpviz.headless.outcome import USAGE, Outcome
 from ddpviz.headless.progress import Progress
 from ddpviz.headless.text import verdict
+from ddpviz.language import _
 from ddpviz.launch import Job
 
 
@@ -48,7 +49,7 @@ def check(
             with Path(json).open("wb") as stream:
                 stream.writelines(in_parts(outcome.timeline, outcome.findings))
         except OSError as error:
-            complain(f"the report cannot be written to {json}: {reason(error)}")
+            complain(_("the report cannot be written to {json}: {reason}", json=json, reason=reason(error)))
             return USAGE if code == 0 else code
     return code
 
@@ -64,9 +65,9 @@ def show(outcome: Outcome, out: Console, format: str, fail_on: str) -> None:
 def unwritable(path: Path) -> str | None:
     """Why no file can be written there, or None."""
     if path.is_dir():
-        return f"the report cannot be written to {path}: it is a folder"
+        return _("the report cannot be written to {path}: it is a folder", path=path)
     if not path.parent.is_dir():
-        return f"the report cannot be written to {path}: there is no folder {path.parent}"
+        return _("the report cannot be written to {path}: there is no folder {parent}", path=path, parent=path.parent)
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return f"the report cannot be written to {path}: permission denied"
+        return _("the report cannot be written to {path}: permission denied", path=path)
     return None

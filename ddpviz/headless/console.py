@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
+from ddpviz.language import _
+
 _STYLES = {"bold": "1", "dim": "2", "error": "1;31", "warning": "33", "info": "36", "good": "32"}
 _PLAIN = str.maketrans({"✗": "x", "▲": "!", "→": "->", "│": "|", "·": "-", "●": "*", "✓": "+", "›": ">"})
 
@@ -54,7 +56,7 @@ class Console:
             self.unicode = False
             self.write(text)
         except ValueError:
-            self._fail(OSError("the stream is closed"))
+            self._fail(OSError(_("the stream is closed")))
         except OSError as error:
             self._fail(error)
 
@@ -84,7 +86,7 @@ class Console:
     def _fail(self, error: OSError) -> None:
         """Go silent, and keep the interpreter from trying again when it flushes at its end."""
         self.failed = error
-        name = {sys.stdout: "the output", sys.stderr: "the error output"}.get(self.stream, "the output")
+        name = {sys.stdout: _("the output"), sys.stderr: _("the error output")}.get(self.stream, _("the output"))
         try:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.stream.fileno())
@@ -92,7 +94,7 @@ class Console:
         except (OSError, ValueError):
             pass
         if self.stream is not sys.stderr:
-            complain(f"{name} cannot be written any more: {reason(error)}")
+            complain(_("{name} cannot be written any more: {reason}", name=name, reason=reason(error)))
 
 
 def complain(text: str) -> None:

@@ -15,6 +15,7 @@ from ddpviz.export.load import load
 from ddpviz.export.report import in_parts
 from ddpviz.findings import find
 from ddpviz.headless.console import Console, complain, reason
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 from ddpviz.trace.reader import RunError, read_info
 
@@ -63,9 +64,9 @@ _RENDER: dict[str, Callable[[Timeline], Iterable[bytes]]] = {
 def _lacking(to: str, output: str | None) -> str:
     """Why this export cannot be written: an extra that is not installed, no folder to write into. Empty if it can."""
     if to in _EXTRAS and importlib.util.find_spec(_EXTRAS[to]) is None:
-        return f"--to {to} needs an extra: pip install 'ddpviz[{to}]'"
+        return _("--to {to} needs an extra: pip install 'ddpviz[{to}]'", to=to)
     if to in _FOLDERS and output in (None, "-"):
-        return f"--to {to} writes a folder: name it with -o"
+        return _("--to {to} writes a folder: name it with -o", to=to)
     return ""
 
 
@@ -73,12 +74,12 @@ def _folder(write: Callable[[Path], None], folder: Path) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        complain(f"no folder can be made at {folder}: {reason(error)}")
+        complain(_("no folder can be made at {folder}: {reason}", folder=folder, reason=reason(error)))
         return USAGE
     try:
         write(folder)
     except OSError as error:
-        complain(f"{error.filename or folder} cannot be written: {reason(error)}")
+        complain(_("{value} cannot be written: {reason}", value=error.filename or folder, reason=reason(error)))
         return USAGE
     return FINE
 
@@ -114,7 +115,7 @@ def _parquet(tl: Timeline, output: str | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        complain(f"{output or 'the output'} cannot be written: {reason(error)}")
+        complain(_("{value} cannot be written: {reason}", value=output or "the output", reason=reason(error)))
         return USAGE
     return FINE
 
@@ -150,6 +151,6 @@ def _write(path: Path, parts: Iterable[bytes]) -> int:
         with path.open("wb") as stream:
             stream.writelines(parts)
     except OSError as error:
-        complain(f"{path} cannot be written: {reason(error)}")
+        complain(_("{path} cannot be written: {reason}", path=path, reason=reason(error)))
         return USAGE
     return FINE

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ddpviz.language import _
+
 # Messages of PyTorch 2.13 and 2.14, with and without a CUDA build.
 _NO_CUDA = re.compile(
     r"Found no NVIDIA driver on your system"
@@ -29,15 +31,22 @@ def hint(text: str, *, verb: str = "run", script: str = "SCRIPT.py", redirected:
     if not redirected:
         again = f"ddpviz {verb} --cpu {script}"
         if _NO_CUDA.search(text):
-            return f"the script wants CUDA and finds none: `{again}` redirects it to gloo and the CPU, for this job"
+            return _(
+                "the script wants CUDA and finds none: `{again}` redirects it to gloo and the CPU, for this job",
+                again=again,
+            )
         if _FEW_GPUS.search(text):
-            return f"there are fewer GPUs than ranks: use a smaller -n, or `{again}` to run it on the CPU"
+            return _(
+                "there are fewer GPUs than ranks: use a smaller -n, or `{again}` to run it on the CPU", again=again
+            )
     if missing := _NO_LAUNCHER.search(text):
-        return (
-            f"{missing[1] or missing[2]} is set by a launcher and there is none: start the script as "
-            f"`ddpviz {verb} -n 2 {script}`, or with its launcher: "
-            f"`ddpviz {verb} -- torchrun --nproc-per-node 2 {script}`"
+        return _(
+            "{name} is set by a launcher and there is none: start the script as `ddpviz {verb} -n 2 "
+            "{script}`, or with its launcher: `ddpviz {verb} -- torchrun --nproc-per-node 2 {script}`",
+            name=missing[1] or missing[2],
+            verb=verb,
+            script=script,
         )
     if _NO_GROUP.search(text):
-        return "the script uses torch.distributed before it calls init_process_group(): call it first, on every rank"
+        return _("the script uses torch.distributed before it calls init_process_group(): call it first, on every rank")
     return None

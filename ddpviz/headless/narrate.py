@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddpviz.export import words
+from ddpviz.language import _
 from ddpviz.timeline import model as m
 from ddpviz.trace import records as r
 from ddpviz.trace.text import clean
@@ -51,7 +52,7 @@ class Narrator:
                 self._passes[module.id] = passes[module.id].stop
             self._steps = steps.stop
         for number in range(self._skipped, len(tl.skipped)):
-            yield f"optimizer step skipped by GradScaler{clean(words.place(tl.skipped[number].site))}"
+            yield _("optimizer step skipped by GradScaler{place}", place=clean(words.place(tl.skipped[number].site)))
         self._skipped = len(tl.skipped)
         yield from self._states(tl)
 
@@ -59,14 +60,20 @@ class Narrator:
         for rank in sorted(tl.ranks.keys() - self._ranks):
             self._ranks.add(rank)
             state = tl.ranks[rank]
-            parts = [f"pid {state.pid}" if state.pid else "", state.backend, state.device, state.host]
-            yield f"rank {rank} is up  " + "  ".join(clean(part) for part in parts if part)
+            parts = [_("pid {pid}", pid=state.pid) if state.pid else "", state.backend, state.device, state.host]
+            yield _("rank {rank} is up  ", rank=rank) + "  ".join(clean(part) for part in parts if part)
         for module in tl.modules[self._modules :]:
             layout = module.layouts[-1] if module.layouts else None
             buckets = f", {words.plural(len(layout.buckets), 'bucket')}" if layout else ""
             yield (
-                f"DDP wraps {clean(words.module_name(tl, module))}: {words.plural(len(module.params), 'parameter')}, "
-                f"{words.plural(module.numel, 'number')}{buckets}{words.place(module.site)}"
+                _(
+                    "DDP wraps {module_name}: {parameters}, {numbers}{buckets}{place}",
+                    module_name=clean(words.module_name(tl, module)),
+                    parameters=words.plural(len(module.params), "parameter"),
+                    numbers=words.plural(module.numel, "number"),
+                    buckets=buckets,
+                    place=words.place(module.site),
+                )
             )
         self._modules = len(tl.modules)
 
@@ -92,7 +99,7 @@ class Narrator:
         for module in tl.modules:
             events += [(ended(module, i), 0, micro_step(tl, module, i)) for i in passes[module.id]]
         events += [(tl.steps[i].end, 1, step_line(tl, tl.steps[i])) for i in steps]
-        for _, _, line in sorted(events):
+        for _rest, _rest, line in sorted(events):
             yield line
 
     def _summed(self, tl: m.Timeline, passes: dict[int, range], steps: range) -> Iterator[str]:
@@ -102,15 +109,31 @@ class Narrator:
                 kinds = Counter(m.Sync(v) for v in module.verdicts[span.start : span.stop].tolist())
                 told = ", ".join(f"{count:,} {words.PASS_WORDS[kind]}" for kind, count in sorted(kinds.items()))
                 norms = _norms(module, span[-1])
-                yield f"{_label(tl, module)}micro-steps {span.start}-{span.stop - 1}  {told}" + (norms and f"  {norms}")
+                yield _(
+                    "{label}micro-steps {start}-{value}  {told}",
+                    label=_label(tl, module),
+                    start=span.start,
+                    value=span.stop - 1,
+                    told=told,
+                ) + (norms and f"  {norms}")
         if steps:
             gone = [tl.steps[i] for i in steps]
             used = Counter(step.gradients for step in gone)
             replicas = Counter(step.replicas for step in gone)
             worst = max(replicas, key=lambda k: (k is m.Replicas.DIVERGED, k is m.Replicas.UNKNOWN))
             told = ", ".join(f"{count:,} {kind.word}" for kind, count in sorted(used.items()))
-            number = f"steps {steps.start}-{steps.stop - 1}" if len(gone) > 1 else f"step {steps.start}"
-            yield f"{number}  {told}  replicas {worst.word}{words.place(gone[-1].site)}"
+            number = (
+                _("steps {start}-{value}", start=steps.start, value=steps.stop - 1)
+                if len(gone) > 1
+                else _("step {start}", start=steps.start)
+            )
+            yield _(
+                "{number}  {told}  replicas {word}{place}",
+                number=number,
+                told=told,
+                word=worst.word,
+                place=words.place(gone[-1].site),
+            )
 
     def _states(self, tl: m.Timeline) -> Iterator[str]:
         for rank, state in sorted(tl.ranks.items()):
@@ -120,10 +143,10 @@ class Narrator:
             elif tl.now_ns - state.stack.since > _WAIT and self._waits.get(rank) != state.stack.since:
                 self._waits[rank] = state.stack.since
                 since = words.duration(tl.now_ns - state.stack.since)
-                yield clean(f"rank {rank} has waited {since} in {waits}")
+                yield clean(_("rank {rank} has waited {since} in {waits}", rank=rank, since=since, waits=waits))
             if state.status in ("failed", "died", "finished") and rank not in self._exits:
                 self._exits.add(rank)
-                yield clean(f"rank {rank} {words.rank_end(tl, rank)}")
+                yield clean(_("rank {rank} {rank_end}", rank=rank, rank_end=words.rank_end(tl, rank)))
 
 
 def micro_step(tl: m.Timeline, module: m.Module, index: int) -> str:
@@ -133,17 +156,23 @@ def micro_step(tl: m.Timeline, module: m.Module, index: int) -> str:
     lanes = [lane for lane in module.lanes.values() if index < len(lane.passes)]
     off = int(r.PassFlag.NO_SYNC_FORWARD | r.PassFlag.NO_SYNC_BACKWARD)
     if verdict is m.Sync.LOCAL and lanes and all(int(lane.passes[index]["flags"]) & off for lane in lanes):
-        said += " (no_sync)"
+        said += _(" (no_sync)")
     site = tl.site(lanes[0].rank, int(lanes[0].passes[index]["backward_site"])) if lanes else m.Site()
     shown = "  ".join(part for part in (said, _norms(module, index), clean(site.short)) if part)
-    return f"{_label(tl, module)}micro-step {index}  {shown}"
+    return _("{label}micro-step {index}  {shown}", label=_label(tl, module), index=index, shown=shown)
 
 
 def step_line(tl: m.Timeline, step: m.Step) -> str:
     """`step 0  synced  replicas equal  train.py:31`."""
-    after = "" if step.in_phase else "  ranks out of phase"
+    after = "" if step.in_phase else _("  ranks out of phase")
     site = clean(step.site.short)
-    return f"step {step.index}  {step.gradients.word}  replicas {step.replicas.word}{after}" + (site and f"  {site}")
+    return _(
+        "step {index}  {word}  replicas {word2}{after}",
+        index=step.index,
+        word=step.gradients.word,
+        word2=step.replicas.word,
+        after=after,
+    ) + (site and f"  {site}")
 
 
 def ended(module: m.Module, index: int) -> int:
@@ -160,7 +189,7 @@ def _norms(module: m.Module, index: int) -> str:
     local = words.norms_of(module, index, "local_norm", r.PassFlag.HAS_LOCAL_NORM)
     if all(value is None for value in local):
         return ""
-    text = "norms " + " | ".join(words.number(value) for value in local)
+    text = _("norms ") + " | ".join(words.number(value) for value in local)
     if module.verdicts[index] in (m.Sync.SYNCED, m.Sync.PARTIAL, m.Sync.MIXED):
         after = words.norms_of(module, index, "norm", r.PassFlag.HAS_NORM)
         known = list(dict.fromkeys(words.number(value) for value in after if value is not None))

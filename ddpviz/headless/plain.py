@@ -15,6 +15,7 @@ from ddpviz.headless.console import Console
 from ddpviz.headless.follow import Ended, Follower, ending_signals
 from ddpviz.headless.narrate import Narrator
 from ddpviz.headless.outcome import Outcome, worst_first
+from ddpviz.language import _
 from ddpviz.launch import Job
 from ddpviz.lessons import lesson
 from ddpviz.trace.text import clean
@@ -69,7 +70,7 @@ class _Plain:
         if not self.started:
             self.started = True
             self.err.line(text.header(tl, "run"))
-            self.say(f"recording to {self.follower.reader.run_dir}")
+            self.say(_("recording to {run_dir}", run_dir=self.follower.reader.run_dir))
             self.look()
         for key, line in self.follower.logs.lines(final=final):
             if key != "launcher":  # torchrun's own words say less than what is told here

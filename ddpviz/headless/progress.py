@@ -6,6 +6,7 @@ import time
 
 from ddpviz.export import words
 from ddpviz.headless.console import Console
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 _EVERY = 0.25  # seconds
@@ -24,7 +25,11 @@ class Progress:
         if not self.out.links or now - self._last < _EVERY:  # links: a terminal, and not a dumb one
             return
         self._last, self._shown = now, True
-        ranks = f"{len(tl.ranks)} of {tl.run.world_size} ranks up" if tl.run.world_size else f"{len(tl.ranks)} ranks up"
+        ranks = (
+            _("{count} of {world_size} ranks up", count=len(tl.ranks), world_size=tl.run.world_size)
+            if tl.run.world_size
+            else _("{count} ranks up", count=len(tl.ranks))
+        )
         passes = sum(module.passes for module in tl.modules)
         parts = [ranks, words.plural(passes, "micro-step"), words.plural(len(tl.steps), "step")]
         seconds = words.duration((now - self._began) * 1e9)

@@ -22,6 +22,8 @@ from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.chart import ticks
+from ddpviz.language import _
+from ddpviz.phrases import starting, which_ranks
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.timeline.pairs import met
 from ddpviz.timeline.timing import arrivals, communication
@@ -76,7 +78,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int) -> Canvas:
     _draw_head(canvas, tl, module, index, ran)
     _draw_meeting(canvas, module, index, ran)
     if not wanted:
-        canvas.line((f" No rank matches {cursor.filter!r}.", "dim"))
+        canvas.line((_(" No rank matches {filter!r}.", filter=cursor.filter), "dim"))
         return canvas
     lanes = [lane for lane in ran if lane.rank in wanted]
     names = _names(module, index, lanes)
@@ -103,9 +105,9 @@ def _wanted(rank: int, text: str) -> bool:
 
 
 def _draw_empty(canvas: Canvas, height: int, module: Module | None) -> None:
-    rows = ["No backward pass to look at yet." if module else "No DDP module yet."]
+    rows = [_("No backward pass to look at yet.") if module else _("No DDP module yet.")]
     rows += wrap(
-        "Here one pass stands as a waterfall: buckets getting ready, their all-reduces, who came last.",
+        _("Here one pass stands as a waterfall: buckets getting ready, their all-reduces, who came last."),
         canvas.width - 4,
     )
     canvas.grow(max((height - len(rows)) // 2, 0))
@@ -117,7 +119,7 @@ def _draw_head(canvas: Canvas, tl: Timeline, module: Module, index: int, lanes: 
     verdict = Sync(int(module.verdicts[index]))
     mark = OF_SYNC[verdict]
     canvas.line(
-        (f" Backward {index}", "strong bold"),
+        (_(" Backward {index}", index=index), "strong bold"),
         "  ",
         (mark.glyph, mark.role),
         " ",
@@ -128,9 +130,9 @@ def _draw_head(canvas: Canvas, tl: Timeline, module: Module, index: int, lanes: 
     if row is None:
         return
     site = tl.site(lanes[0].rank, int(row["backward_site"]))
-    facts = [f"window {int(row['window'])}"]
+    facts = [_("window {window}", window=int(row["window"]))]
     if row["flags"] & int(PassFlag.HAS_LOSS):
-        facts.append(f"loss {fmt.norm(float(row['loss']))}")
+        facts.append(_("loss {loss}", loss=fmt.norm(float(row["loss"]))))
     if site.file:
         facts.append(f"{site.short}  {site.code}")
     canvas.line((" " + fmt.shorten("   ".join(facts), canvas.width - 2), "dim"))
@@ -142,14 +144,23 @@ def _draw_head(canvas: Canvas, tl: Timeline, module: Module, index: int, lanes: 
             for sync in (Sync.LOCAL, Sync.SYNCED, Sync.PARTIAL)
         }
         words = [f"{_ranks(ranks)} {sync.word}" for sync, ranks in by.items() if ranks]
-        canvas.wrap(f"The ranks disagree: {'; '.join(words)}.", "wrong", indent=1)
+        canvas.wrap(_("The ranks disagree: {join}.", join="; ".join(words)), "wrong", indent=1)
     elif verdict is Sync.UNFINISHED:
         raised = [lane.rank for lane in lanes if lane.passes[index]["flags"] & int(PassFlag.RAISED)]
-        canvas.wrap(f"{_ranks(raised) or 'A rank'} did not come back from this backward.", "wrong", indent=1)
+        canvas.wrap(
+            _("{who} did not come back from this backward.", who=starting(_ranks(raised) or _("a rank"))),
+            "wrong",
+            indent=1,
+        )
     elif verdict is Sync.PARTIAL:
         missing = sum(int(lane.passes[index]["unreduced"]) for lane in lanes[:1])
         canvas.wrap(
-            f"Only part was averaged: {fmt.plural(missing, 'parameter')} outside every all-reduce.", "partial", indent=1
+            _(
+                "Only part was averaged: {parameters} outside every all-reduce.",
+                parameters=fmt.plural(missing, "parameter"),
+            ),
+            "partial",
+            indent=1,
         )
 
 
@@ -158,22 +169,29 @@ def _draw_meeting(canvas: Canvas, module: Module, index: int, lanes: list[Lane])
     for lane in lanes:
         others = {rank: other for rank, other in met(module, lane.rank, index).items() if other not in (None, index)}
         if others:
-            words = ", ".join(f"micro-step {other} of rank {rank}" for rank, other in list(others.items())[:4])
-            canvas.wrap(f"Out of step: the all-reduce of rank {lane.rank} met {words}.", "wrong", indent=1)
+            words = ", ".join(
+                _("micro-step {other} of rank {rank}", other=other, rank=rank)
+                for rank, other in list(others.items())[:4]
+            )
+            canvas.wrap(
+                _("Out of step: the all-reduce of rank {rank} met {words}.", rank=lane.rank, words=words),
+                "wrong",
+                indent=1,
+            )
             return
 
 
 def _ranks(ranks: list[int]) -> str:
-    return "" if not ranks else f"rank{'' if len(ranks) == 1 else 's'} {fmt.ranges(ranks)}"
+    return which_ranks(ranks, fmt.ranges(ranks)) if ranks else ""
 
 
 def _why_local(lanes: list[Lane], index: int) -> str:
     flags = [int(lane.passes[index]["flags"]) for lane in lanes]
     if all(not flag & PassFlag.FORWARD_SEEN for flag in flags):
-        return "A local pass: no all-reduce, since no forward of the DDP module preceded it."
+        return _("A local pass: no all-reduce, since no forward of the DDP module preceded it.")
     if all(flag & PassFlag.NO_SYNC_FORWARD for flag in flags):
-        return "A local pass: no all-reduce, as no_sync() was on at its forward. Each rank keeps its own gradients."
-    return "A local pass: no all-reduce was sent. Each rank keeps its own gradients."
+        return _("A local pass: no all-reduce, as no_sync() was on at its forward. Each rank keeps its own gradients.")
+    return _("A local pass: no all-reduce was sent. Each rank keeps its own gradients.")
 
 
 def _names(module: Module, index: int, lanes: list[Lane]) -> dict[tuple[int, int], str]:
@@ -211,13 +229,15 @@ def _draw_axis(canvas: Canvas, scale: Scale) -> None:
 def _draw_rank(canvas: Canvas, lane: Lane, index: int, scale: Scale, names: dict[tuple[int, int], str]) -> None:
     row, buckets = lane.passes[index], lane.buckets_of(index)
     raised = bool(row["flags"] & int(PassFlag.RAISED))
-    y = canvas.line((f" rank {lane.rank}", f"rank:{lane.rank} bold"), ("  backward", ""))
+    y = canvas.line((_(" rank {rank}", rank=lane.rank), f"rank:{lane.rank} bold"), (_("  backward"), ""))
     x0, x1 = int(scale.at(int(row["begin"]))), max(math.ceil(scale.at(int(row["end"]))) - 1, 0)
     ends = ("├", M.UNFINISHED.glyph if raised else "┤")
     body = ends[0] + "─" * max(x1 - x0 - 1, 0) + ends[1] if x1 > x0 else "│"
     behind = canvas.put(scale.left + x0, y, body, "wrong" if raised else "text")
     lag = int(row["begin"]) - scale.zero
-    word = fmt.duration(int(row["end"]) - int(row["begin"])) + (f", began {fmt.duration(lag)} later" if lag else "")
+    word = fmt.duration(int(row["end"]) - int(row["begin"])) + (
+        _(", began {time} later", time=fmt.duration(lag)) if lag else ""
+    )
     if behind + 2 + len(word) <= canvas.width:
         canvas.put(behind + 2, y, word, "dim")
     elif x0 > len(word) + 2:
@@ -225,7 +245,7 @@ def _draw_rank(canvas: Canvas, lane: Lane, index: int, scale: Scale, names: dict
     last_ready = int(buckets["ready"].max()) if len(buckets) else 0
     for bucket in buckets:
         key = int(bucket["layout"]), int(bucket["index"])
-        label = f"   bucket {key[1]}  "
+        label = _("   bucket {key}  ", key=key[1])
         y = canvas.line((label, ""), (fmt.shorten(names.get(key, ""), scale.left - len(label) - 1), "dim"))
         _draw_bucket(canvas, bucket, scale, y, last_ready)
         canvas.hits[y] = lane.rank
@@ -251,14 +271,14 @@ def _draw_bucket(canvas: Canvas, bucket: np.void, scale: Scale, y: int, last_rea
             behind = canvas.put(scale.left + turn, y, EXPOSED * full + (EDGES[rest] if rest else ""), "running")
         word, look = fmt.duration(done - launch), "dim"
     elif flags & BucketFlag.FAILED:
-        word, look = f"{M.UNFINISHED.glyph} its all-reduce failed", "wrong"
+        word, look = _("{glyph} its all-reduce failed", glyph=M.UNFINISHED.glyph), "wrong"
     elif flags & BucketFlag.SENT and launch:
         behind = canvas.put(scale.left + int(scale.at(launch)), y, M.RUNNING.glyph, "running")
-        word, look = "its end was not measured", "dim"
+        word, look = _("its end was not measured"), "dim"
     elif flags & BucketFlag.SENT:
-        word, look = "all-reduced, times not measured", "dim"
+        word, look = _("all-reduced, times not measured"), "dim"
     else:
-        word, look = "stays local", "local"
+        word, look = _("stays local"), "local"
     if ready:
         canvas.put(scale.left + at, y, M.READY.glyph, M.READY.role)
     if behind + 1 + len(word) <= canvas.width:
@@ -270,29 +290,53 @@ def _draw_bucket(canvas: Canvas, bucket: np.void, scale: Scale, y: int, last_rea
 def _draw_absent(canvas: Canvas, tl: Timeline, module: Module, rank: int, index: int) -> None:
     """A rank that has not finished this pass: where it is instead, as far as it says."""
     state = tl.ranks.get(rank)
-    name = (f" rank {rank}", f"rank:{rank} bold")
+    name = (_(" rank {rank}", rank=rank), f"rank:{rank} bold")
     if state is None:
-        canvas.line(name, ("  not heard of yet", "dim"))
+        canvas.line(name, (_("  not heard of yet"), "dim"))
     elif state.status in ("finished", "failed", "died"):
         canvas.line(
             name,
-            (f"  {M.DEAD.glyph} {state.status} before this pass", "wrong" if state.status != "finished" else "dim"),
+            (
+                _("  {glyph} {status} before this pass", glyph=M.DEAD.glyph, status=state.status),
+                "wrong" if state.status != "finished" else "dim",
+            ),
         )
     elif state.stack is not None and state.stack.doing != "computing":
         stack = state.stack
-        here = f" of backward {stack.pass_index}" if stack.pass_index >= 0 and stack.pass_index != index else ""
+        here = (
+            _(" of backward {pass_index}", pass_index=stack.pass_index)
+            if stack.pass_index >= 0 and stack.pass_index != index
+            else ""
+        )
         what = (
-            f" of bucket {stack.bucket} ({layers_of(module, len(module.layouts) - 1, stack.bucket)})"
+            _(
+                " of bucket {bucket} ({layers_of})",
+                bucket=stack.bucket,
+                layers_of=layers_of(module, len(module.layouts) - 1, stack.bucket),
+            )
             if stack.bucket >= 0
             else ""
         )
         since = fmt.duration(max(tl.now_ns - stack.since, 0))
-        canvas.line(name, (f"  {M.WAITING.glyph} in {stack.doing}{what}{here} for {since}", "waiting bold"))
+        canvas.line(
+            name,
+            (
+                _(
+                    "  {glyph} in {doing}{what}{here} for {since}",
+                    glyph=M.WAITING.glyph,
+                    doing=stack.doing,
+                    what=what,
+                    here=here,
+                    since=since,
+                ),
+                "waiting bold",
+            ),
+        )
         site = tl.site(rank, stack.site)
         if site.file:
             canvas.line((f"         {site.short}  {site.code}", "dim"))
     else:
-        canvas.line(name, ("  has not come to this pass", "dim"))
+        canvas.line(name, (_("  has not come to this pass"), "dim"))
 
 
 def _draw_summary(canvas: Canvas, module: Module, index: int, lanes: list[Lane]) -> None:
@@ -302,26 +346,41 @@ def _draw_summary(canvas: Canvas, module: Module, index: int, lanes: list[Lane])
         hidden, exposed = sum(int(p.hidden.sum()) for p in parts), sum(int(p.exposed.sum()) for p in parts)
         canvas.line(
             (f" {M.READY.glyph}", M.READY.role),
-            " ready   ",
+            _(" ready   "),
             (HIDDEN, "synced"),
-            f" hidden behind the backward {fmt.percent(hidden / max(hidden + exposed, 1))}   ",
+            _(" hidden behind the backward {percent}   ", percent=fmt.percent(hidden / max(hidden + exposed, 1))),
             (EXPOSED, "running"),
-            f" exposed {fmt.duration(exposed / len(parts))} a rank",
+            _(" exposed {time} a rank", time=fmt.duration(exposed / len(parts))),
         )
     elif lanes and lanes[0].buckets_of(index).size:
-        canvas.line((f" {M.READY.glyph}", M.READY.role), " all gradients of the bucket are there")
+        canvas.line((f" {M.READY.glyph}", M.READY.role), _(" all gradients of the bucket are there"))
     behind = late(module, index)
     if behind is not None and parts:
         rank, count, of, gap = behind
-        passes = fmt.plural(of, "all-reduced pass", "all-reduced passes")
-        said = f" arrived last in {count} of {passes}, by {fmt.duration(gap)} (median)"
-        canvas.line((f" rank {rank}", f"rank:{rank} bold"), said)
+        passes = fmt.plural(of, "all-reduced pass")
+        said = _(
+            " arrived last in {count} of {passes}, by {time} (median)",
+            count=count,
+            passes=passes,
+            time=fmt.duration(gap),
+        )
+        canvas.line((_(" rank {rank}", rank=rank), f"rank:{rank} bold"), said)
 
 
 def _draw_table(canvas: Canvas, module: Module, index: int, lanes: list[Lane], zero: int) -> None:
     """The buckets in numbers, over the ranks; as many columns as fit."""
     rows: list[tuple[str, ...]] = [
-        ("bucket", "size", "tensors", "last ready", "all-reduce", "fastest rate", "norm before", "after", "layers")
+        (
+            "bucket",
+            "size",
+            "tensors",
+            _("last ready"),
+            "all-reduce",
+            _("fastest rate"),
+            _("norm before"),
+            "after",
+            "layers",
+        )
     ]
     found: dict[tuple[int, int], list[np.void]] = {}
     for lane in lanes:
@@ -358,7 +417,13 @@ def _draw_table(canvas: Canvas, module: Module, index: int, lanes: list[Lane], z
 
 def _between(words: list[str]) -> str:
     """The first and the last of them, or the one that they are."""
-    return "" if not words else words[0] if words[0] == words[-1] else f"{words[0]} to {words[-1]}"
+    return (
+        ""
+        if not words
+        else words[0]
+        if words[0] == words[-1]
+        else _("{words} to {words2}", words=words[0], words2=words[-1])
+    )
 
 
 class BackwardView(Drawing):

@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -200,6 +200,7 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
         self._strips: dict[int, Strip] = {}
         self._looks = Looks({})
         self._theme = ""
+        self._painting, self._ground = False, RichStyle()
 
     # -- for subclasses
 
@@ -256,20 +257,28 @@ class Drawing(ScrollView, can_focus=True, inherit_bindings=False):
 
     # -- Textual
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._painting, self._ground = True, self.rich_style  # asked for once: it is dear
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._painting = False
+
     def render_line(self, y: int) -> Strip:
         left, top = self.scroll_offset
         y += top
         width = self.size.width
         if y >= self.canvas.height:
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._ground)
         strip = self._strips.get(y)
         if strip is None:
-            strip = self._strips[y] = self.canvas.strip(y, self._looks).apply_offsets(0, y)
+            strip = self._strips[y] = self.canvas.strip(y, self._looks)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             strip = highlighted(strip, span, self.screen.get_component_rich_style("screen--selection"))
+        if not self._painting:  # it is the mouse that asks, and wants to know where each character is
             strip = strip.apply_offsets(0, y)
-        return strip.crop_extend(left, left + width, self.rich_style).apply_style(self.rich_style)
+        return strip.crop_extend(left, left + width, self._ground).apply_style(self._ground)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         return selection.extract(self.canvas.text()), "\n"

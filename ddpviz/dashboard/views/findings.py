@@ -17,6 +17,7 @@ from ddpviz.dashboard.state import Cursor
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.source import colour, dedent, excerpt, link
 from ddpviz.findings.model import Finding, Severity
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 
@@ -73,7 +74,9 @@ def draw(
     if not rows:
         _draw_none(canvas, height, tl, findings, cursor.filter)
         return canvas
-    head = counts(rows) + (f" of {len(findings)}, filtered by {cursor.filter!r}" if cursor.filter else "")
+    head = counts(rows) + (
+        _(" of {count}, filtered by {filter!r}", count=len(findings), filter=cursor.filter) if cursor.filter else ""
+    )
     canvas.line((f" {head}", f"{OF_SEVERITY[rows[0].severity].role} bold"))
     names = [name_of(f) for f in rows]
     opened = names.index(chosen) if chosen in names else 0
@@ -96,9 +99,9 @@ def _place(finding: Finding) -> str:
 def _when(finding: Finding) -> str:
     parts = []
     if finding.step is not None:
-        parts.append(f"step {finding.step}")
+        parts.append(_("step {step}", step=finding.step))
     if finding.backward is not None:
-        parts.append(f"micro-step {finding.backward}")
+        parts.append(_("micro-step {backward}", backward=finding.backward))
     if finding.count > 1:
         parts.append(f"×{finding.count}")
     return "  ".join(parts)
@@ -135,7 +138,7 @@ def _draw_source(canvas: Canvas, finding: Finding, mark: M) -> None:
     where = fmt.shorten_path(finding.file, max(canvas.width - 14, 10))
     canvas.line(("  │ ", mark.role), (f"{where}:{finding.line}", f"dim underline {link(finding.file)}"))
     if finding.via:
-        canvas.line(("  │ ", mark.role), (fmt.shorten(f"called by {finding.via}", canvas.width - 6), "dim"))
+        canvas.line(("  │ ", mark.role), (fmt.shorten(_("called by {via}", via=finding.via), canvas.width - 6), "dim"))
     digits = len(str(found.first + len(found.lines)))
     for number, text in enumerate(dedent(found.lines), start=found.first):
         here = number == finding.line
@@ -157,17 +160,30 @@ def _draw_source(canvas: Canvas, finding: Finding, mark: M) -> None:
 def _draw_none(canvas: Canvas, height: int, tl: Timeline, findings: list[Finding], text: str) -> None:
     over = tl.run.status not in ("running", "starting")
     passes = sum(module.passes for module in tl.modules)
-    seen = f"{fmt.plural(passes, 'backward pass', 'backward passes')} and {fmt.plural(len(tl.steps), 'step')}"
+    seen = _(
+        "{backward_pass} and {steps}",
+        backward_pass=fmt.plural(passes, "backward pass"),
+        steps=fmt.plural(len(tl.steps), "step"),
+    )
     if text and findings:
-        words, look = [f"None of the {fmt.plural(len(findings), 'finding')} holds {text!r}."], "dim"
+        words, look = (
+            [_("None of the {findings} holds {text!r}.", findings=fmt.plural(len(findings), "finding"), text=text)],
+            "dim",
+        )
     elif not tl.modules:
-        words, look = ["No DDP module was seen: nothing to judge." if over else "No DDP module yet."], "dim"
+        words, look = [_("No DDP module was seen: nothing to judge.") if over else _("No DDP module yet.")], "dim"
     elif not passes:
-        words, look = ["No backward pass was seen." if over else "No backward pass yet."], "dim"
+        words, look = [_("No backward pass was seen.") if over else _("No backward pass yet.")], "dim"
     elif tl.run.status in ("failed", "hung", "interrupted"):
-        words, look = [f"No finding in {seen}; the job itself {_ended(tl)}.", "Its own words are in Output."], "wrong"
+        words, look = (
+            [
+                _("No finding in {seen}; the job itself {ended}.", seen=seen, ended=_ended(tl)),
+                _("Its own words are in Output."),
+            ],
+            "wrong",
+        )
     else:
-        words = [f"{M.GOOD.glyph} Nothing wrong in {seen}" + ("." if over else " so far.")]
+        words = [_("{glyph} Nothing wrong in {seen}", glyph=M.GOOD.glyph, seen=seen) + ("." if over else _(" so far."))]
         look = "synced"
     canvas.grow(max((height - len(words)) // 2, 0))
     for word in words:
@@ -177,8 +193,8 @@ def _draw_none(canvas: Canvas, height: int, tl: Timeline, findings: list[Finding
 
 def _ended(tl: Timeline) -> str:
     if tl.run.status == "failed":
-        return "failed" + (f" (exit code {tl.run.exit_code})" if tl.run.exit_code else "")
-    return "hangs" if tl.run.status == "hung" else "was interrupted"
+        return _("failed (exit code {code})", code=tl.run.exit_code) if tl.run.exit_code else _("failed")
+    return _("hangs") if tl.run.status == "hung" else _("was interrupted")
 
 
 class FindingsView(Drawing):
@@ -231,7 +247,7 @@ class FindingsView(Drawing):
             return
         cell = cell_of(self.tl, finding)
         if cell is None:
-            self.notify("This finding belongs to no single micro-step.", severity="warning", timeout=3)
+            self.notify(_("This finding belongs to no single micro-step."), severity="warning", timeout=3)
         else:
             rank = finding.ranks[0] if len(finding.ranks) == 1 else None
             self.post_message(GoTo(cell[1], module=cell[0], rank=rank, view="overview"))
@@ -240,7 +256,7 @@ class FindingsView(Drawing):
         finding = self._finding()
         if finding is not None and finding.file:
             self.app.copy_to_clipboard(f"{finding.file}:{finding.line}")
-            self.notify(f"Copied {_place(finding)}", timeout=2)
+            self.notify(_("Copied {place}", place=_place(finding)), timeout=2)
 
     def on_click(self, event: events.Click) -> None:
         name = self.canvas.hits.get(event.y + self.scroll_offset.y)

@@ -9,6 +9,7 @@ from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
+from ddpviz.language import _
 from ddpviz.timeline.model import Module, RankState, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -57,29 +58,32 @@ def _draw_run(canvas: Canvas, tl: Timeline) -> None:
     run = tl.run
     _head(canvas, run.title or "Job", run.id)
     if run.command:
-        _fact(canvas, "command", shlex.join(run.command))
-    code = f", exit code {run.exit_code}" if run.exit_code is not None else ""
+        _fact(canvas, _("command"), shlex.join(run.command))
+    code = _(", exit code {exit_code}", exit_code=run.exit_code) if run.exit_code is not None else ""
     look = {"finished": "synced", "running": "running", "starting": "running"}.get(run.status, "wrong")
-    _fact(canvas, "status", run.status + code, look if not run.exit_code else "wrong")
+    _fact(canvas, _("status"), run.status + code, look if not run.exit_code else "wrong")
     if run.backend:
         size = f" x{run.world_size}" if run.world_size else ""
-        _fact(canvas, "backend", f"{run.backend}{size}" + (f" ({run.backend_reason})" if run.backend_reason else ""))
+        _fact(canvas, _("backend"), f"{run.backend}{size}" + (f" ({run.backend_reason})" if run.backend_reason else ""))
     if run.redirected:
-        _fact(canvas, "redirected", "written for CUDA and NCCL; --cpu runs it on the CPU with gloo", "running")
-    versions = [f"torch {run.torch}" if run.torch else "", f"ddpviz {run.ddpviz}" if run.ddpviz else ""]
+        _fact(canvas, _("redirected"), _("written for CUDA and NCCL; --cpu runs it on the CPU with gloo"), "running")
+    versions = [
+        _("torch {torch}", torch=run.torch) if run.torch else "",
+        _("ddpviz {ddpviz}", ddpviz=run.ddpviz) if run.ddpviz else "",
+    ]
     if any(versions):
-        _fact(canvas, "versions", ", ".join(word for word in versions if word))
-    _fact(canvas, "watched by", _watching(run.observed_by))
-    _fact(canvas, "norms", _sampling(tl))
+        _fact(canvas, _("versions"), ", ".join(word for word in versions if word))
+    _fact(canvas, _("watched by"), _watching(run.observed_by))
+    _fact(canvas, _("norms"), _sampling(tl))
     for note in run.notes:
-        _fact(canvas, "note", note, "running")
+        _fact(canvas, _("note"), note, "running")
 
 
 def _watching(how: str) -> str:
     return {
-        "collectives": "the process group's own hooks: each collective as it is issued",
-        "comm-hook": "a transparent communication hook (torch before 2.14 has no hooks on collectives)",
-    }.get(how, how or "nothing yet")
+        "collectives": _("the process group's own hooks: each collective as it is issued"),
+        "comm-hook": _("a transparent communication hook (torch before 2.14 has no hooks on collectives)"),
+    }.get(how, how or _("nothing yet"))
 
 
 def _sampling(tl: Timeline) -> str:
@@ -88,19 +92,33 @@ def _sampling(tl: Timeline) -> str:
         for lane in module.lanes.values():
             passes += len(lane.passes)
             sampled += int(((lane.passes["flags"] & int(PassFlag.SAMPLED)) != 0).sum())
-    budget = "all are measured" if tl.run.budget is None else f"within {tl.run.budget:g} % of the step time"
-    return budget + (f": {fmt.percent(sampled / passes)} of the passes so far" if passes else "")
+    budget = (
+        _("all are measured")
+        if tl.run.budget is None
+        else _("within {budget:g} % of the step time", budget=tl.run.budget)
+    )
+    return budget + (_(": {percent} of the passes so far", percent=fmt.percent(sampled / passes)) if passes else "")
 
 
 def _draw_ranks(canvas: Canvas, tl: Timeline, cursor: Cursor) -> None:
     hosts = len({state.host for state in tl.ranks.values() if state.host})
     missing = [rank for rank in range(tl.run.world_size) if rank not in tl.ranks]
-    _head(canvas, "Ranks", f"{len(tl.ranks)} on {fmt.plural(hosts, 'host')}" if tl.ranks else "none heard of yet")
+    _head(
+        canvas,
+        _("Ranks"),
+        _("{count} on {hosts}", count=len(tl.ranks), hosts=fmt.plural(hosts, "host"))
+        if tl.ranks
+        else _("none heard of yet"),
+    )
     if missing and tl.ranks:
         _fact(
             canvas,
             "silent",
-            f"no word yet from rank{'' if len(missing) == 1 else 's'} {fmt.ranges(missing)}",
+            _(
+                "no word yet from rank{value} {ranks}",
+                value="" if len(missing) == 1 else "s",
+                ranks=fmt.ranges(missing),
+            ),
             "waiting",
         )
     if not tl.ranks:
@@ -125,7 +143,14 @@ def _draw_ranks(canvas: Canvas, tl: Timeline, cursor: Cursor) -> None:
 
 
 def _matches(state: RankState, words: list[str]) -> bool:
-    text = f"rank {state.rank} {state.host} {state.device} {state.status} {state.pid}".lower()
+    text = _(
+        "rank {rank} {host} {device} {status} {pid}",
+        rank=state.rank,
+        host=state.host,
+        device=state.device,
+        status=state.status,
+        pid=state.pid,
+    ).lower()
     return all(word.lower() in text.split() or (not word.isdigit() and word.lower() in text) for word in words)
 
 
@@ -135,7 +160,7 @@ def _rank_row(tl: Timeline, state: RankState) -> tuple[str, ...]:
     memory = max((int(lane.passes["memory"][-1]) for lane in lanes if len(lane.passes)), default=0)
     over = state.status in ("finished", "failed", "died")
     quiet = max(tl.now_ns - state.last_ns, 0)
-    heard = "" if over else "now" if quiet < 2e9 else f"{fmt.duration(quiet)} ago"
+    heard = "" if over else "now" if quiet < 2e9 else _("{time} ago", time=fmt.duration(quiet))
     return (
         str(state.rank),
         STATUS[state.status][0].glyph,
@@ -157,60 +182,83 @@ def _troubles(tl: Timeline, state: RankState) -> list[tuple[str, str]]:
     """What else has to be said of a rank: how it ended, what it waits for, what was lost."""
     said: list[tuple[str, str]] = []
     if state.signal is not None:
-        said.append((f"ended by signal {state.signal}", "wrong"))
+        said.append((_("ended by signal {signal}", signal=state.signal), "wrong"))
     elif state.exit is not None and state.exit.error:
         said.append((_first_line(state.exit.error), "wrong"))
     elif state.exit_code:
-        said.append((f"exit code {state.exit_code}", "wrong"))
+        said.append((_("exit code {exit_code}", exit_code=state.exit_code), "wrong"))
     if state.status == "waiting" and state.stack is not None:
         site = tl.site(state.rank, state.stack.site)
         since = fmt.duration(max(tl.now_ns - state.stack.since, 0))
         said.append(
-            (f"in {state.stack.doing} for {since}" + (f"  {site.short}  {site.code}" if site.file else ""), "waiting")
+            (
+                _("in {doing} for {since}", doing=state.stack.doing, since=since)
+                + (f"  {site.short}  {site.code}" if site.file else ""),
+                "waiting",
+            )
         )
     if state.refused:
         refused = state.refused[-1]
-        said.append((f"PyTorch refused in {refused.where}: {_first_line(refused.message)}", "wrong"))
+        said.append(
+            (
+                _(
+                    "PyTorch refused in {where}: {first_line}",
+                    where=refused.where,
+                    first_line=_first_line(refused.message),
+                ),
+                "wrong",
+            )
+        )
     if state.dropped:
-        said.append((f"{fmt.plural(state.dropped, 'record')} could not be written", "running"))
+        said.append((_("{records} could not be written", records=fmt.plural(state.dropped, "record")), "running"))
     if state.attempt:
-        said.append((f"restarted {fmt.plural(state.attempt, 'time')}", "dim"))
+        said.append((_("restarted {times}", times=fmt.plural(state.attempt, "time")), "dim"))
     return said
 
 
 def _draw_modules(canvas: Canvas, tl: Timeline) -> None:
     if not tl.modules:
-        _head(canvas, "Modules", "no DDP module yet" if tl.run.status in ("running", "starting") else "no DDP module")
+        _head(
+            canvas,
+            _("Modules"),
+            _("no DDP module yet") if tl.run.status in ("running", "starting") else _("no DDP module"),
+        )
     for module in tl.modules:
         _draw_module(canvas, tl, module)
 
 
 def _draw_module(canvas: Canvas, tl: Timeline, module: Module) -> None:
-    _head(canvas, f"{module.name}", f"DDP module {module.id}" if len(tl.modules) > 1 else "DDP module")
+    _head(canvas, f"{module.name}", _("DDP module {id}", id=module.id) if len(tl.modules) > 1 else _("DDP module"))
     managed = [param for param in module.params if param.managed]
     total = fmt.size(module.numel * module.itemsize)
-    count = f"{fmt.si(module.numel)} in {fmt.plural(len(managed), 'tensor')}"
-    _fact(canvas, "parameters", f"{count}, {module.dtype}, {total} of gradients")
+    count = _("{si} in {tensors}", si=fmt.si(module.numel), tensors=fmt.plural(len(managed), "tensor"))
+    _fact(
+        canvas,
+        _("parameters"),
+        _("{count}, {dtype}, {total} of gradients", count=count, dtype=module.dtype, total=total),
+    )
     group = tl.groups.get(module.group)
-    where = f"ranks {fmt.ranges(module.ranks)}" + (f", {group.backend}" if group and group.backend else "")
-    _fact(canvas, "group", where)
+    where = _("ranks {ranks}", ranks=fmt.ranges(module.ranks)) + (
+        f", {group.backend}" if group and group.backend else ""
+    )
+    _fact(canvas, _("group"), where)
     if module.site.file:
-        _fact(canvas, "wrapped at", f"{module.site.short}  {module.site.code}")
+        _fact(canvas, _("wrapped at"), f"{module.site.short}  {module.site.code}")
     if module.hook:
-        _fact(canvas, "comm hook", module.hook, "running")
+        _fact(canvas, _("comm hook"), module.hook, "running")
     for param in [param for param in module.params if not param.managed][:8]:
-        _fact(canvas, "not reduced", f"{param.name} ({fmt.si(param.numel)}, {param.reason})", "wrong")
+        _fact(canvas, _("not reduced"), f"{param.name} ({fmt.si(param.numel)}, {param.reason})", "wrong")
     unused = sorted({name for lane in module.lanes.values() if lane.unused for name in lane.unused.params})
     if unused:
         names = [module.params[i].name for i in unused if i < len(module.params)]
         _fact(
             canvas,
-            "no gradient",
-            ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""),
+            _("no gradient"),
+            ", ".join(names[:6]) + (_(" and {value} more", value=len(names) - 6) if len(names) > 6 else ""),
             "running",
         )
     if module.options:
-        _fact(canvas, "arguments", ", ".join(f"{name}={value}" for name, value in module.options.items()))
+        _fact(canvas, _("arguments"), ", ".join(f"{name}={value}" for name, value in module.options.items()))
     _draw_buckets(canvas, module)
 
 
@@ -223,7 +271,7 @@ def _draw_buckets(canvas: Canvas, module: Module) -> None:
     canvas.line(
         (f"  {'buckets':<{LABEL}} ", "dim"),
         fmt.plural(len(layout.buckets), "bucket"),
-        (f", rebuilt {fmt.plural(rebuilt, 'time')}" if rebuilt else "", "dim"),
+        (_(", rebuilt {times}", times=fmt.plural(rebuilt, "time")) if rebuilt else "", "dim"),
     )
     digits = len(str(max(len(layout.buckets) - 1, 0)))
     for number, (params, size) in enumerate(zip(layout.buckets, layout.bytes, strict=False)):

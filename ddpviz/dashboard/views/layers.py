@@ -17,11 +17,12 @@ from ddpviz.dashboard.marks import OF_SYNC, M
 from ddpviz.dashboard.messages import GoTo
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
+from ddpviz.language import N_, _
 from ddpviz.timeline.model import Module, Sync, Timeline
 from ddpviz.trace.records import LayerFlag, PassFlag
 
 Floats = npt.NDArray[np.float64]
-ORDERS = ("module order", "largest first", "ranks furthest apart first")
+ORDERS = (N_("module order"), N_("largest first"), N_("ranks furthest apart first"))
 NUMBER = 8  # cells of a norm
 
 
@@ -69,18 +70,18 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, order: int = 0) 
     canvas = Canvas(width)
     module = module_of(tl, cursor)
     if module is None or not module.passes or cursor.index < 0:
-        _draw_note(canvas, height, "No backward pass to look at yet." if module else "No DDP module yet.")
+        _draw_note(canvas, height, _("No backward pass to look at yet.") if module else _("No DDP module yet."))
         return canvas
     index = min(cursor.index, module.passes - 1)
     data = table(module, index)
     verdict = Sync(int(module.verdicts[index]))
     mark = OF_SYNC[verdict]
     canvas.line(
-        (f" Layers of backward {index}", "strong bold"),
+        (_(" Layers of backward {index}", index=index), "strong bold"),
         ("  ", ""),
         (mark.glyph, mark.role),
         (f" {mark.meaning}", f"{mark.role} bold"),
-        (f"   {ORDERS[order]}", "dim"),
+        (f"   {_(ORDERS[order])}", "dim"),
     )
     if not (data.has_local | data.has_norm).any():
         _draw_note(canvas, height, *_unsampled(tl, module, index))
@@ -88,7 +89,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, order: int = 0) 
     wanted = [i for i, param in enumerate(module.params) if _matches(param.name, cursor.filter)]
     if not wanted:
         canvas.line("")
-        canvas.line((f" No layer's name holds {cursor.filter!r}.", "dim"))
+        canvas.line((_(" No layer's name holds {filter!r}.", filter=cursor.filter), "dim"))
         return canvas
     _draw_table(canvas, module, data, _sorted(data, wanted, order), verdict, cursor.rank)
     return canvas
@@ -111,15 +112,17 @@ def _sorted(data: Table, wanted: list[int], order: int) -> list[int]:
 def _unsampled(tl: Timeline, module: Module, index: int) -> list[str]:
     lanes = [lane for lane in module.lanes.values() if index < len(lane.passes)]
     if not lanes:
-        return ["No rank has finished this pass."]
+        return [_("No rank has finished this pass.")]
     if any(lane.passes[index]["flags"] & int(PassFlag.CAPTURED) for lane in lanes):
-        return ["This pass was captured into a CUDA graph: nothing can be measured in it."]
+        return [_("This pass was captured into a CUDA graph: nothing can be measured in it.")]
     near = nearest(module, index)
-    why = f"{M.UNSAMPLED.glyph} The norms of this pass were not sampled."
+    why = _("{glyph} The norms of this pass were not sampled.", glyph=M.UNSAMPLED.glyph)
     budget = (
-        f"They are taken within {tl.run.budget:g} % of the step time; --budget full takes all." if tl.run.budget else ""
+        _("They are taken within {budget:g} % of the step time; --budget full takes all.", budget=tl.run.budget)
+        if tl.run.budget
+        else ""
     )
-    where = f"The nearest pass that was sampled is {near}: press n." if near is not None else ""
+    where = _("The nearest pass that was sampled is {near}: press n.", near=near) if near is not None else ""
     return [why, *([budget] if budget else []), *([where] if where else [])]
 
 
@@ -140,18 +143,18 @@ def _draw_table(
     each = (room - name - 1) // max(len(data.ranks), 1)
     top = float(np.max(data.local[rows], initial=0.0, where=np.isfinite(data.local[rows])))
     buckets = _buckets(module)
-    head = canvas.line((" " + fmt.fit(prefix or "layer", name), "dim"), ("   size", "dim"))
+    head = canvas.line((" " + fmt.fit(prefix or "layer", name), "dim"), (_("   size"), "dim"))
     x = name + 9
     if each >= NUMBER + 1:
         for column, rank in enumerate(data.ranks):
-            canvas.put(x + column * each, head, f"rank {rank}".rjust(NUMBER), f"rank:{rank}")
+            canvas.put(x + column * each, head, _("rank {rank}", rank=rank).rjust(NUMBER), f"rank:{rank}")
         behind = x + len(data.ranks) * each
     else:
-        canvas.put(x, head, "lowest".rjust(NUMBER) + "  of  ", "dim")
-        canvas.put(x + NUMBER + 8, head, "highest".rjust(NUMBER) + "  of  ", "dim")
+        canvas.put(x, head, "lowest".rjust(NUMBER) + _("  of  "), "dim")
+        canvas.put(x + NUMBER + 8, head, "highest".rjust(NUMBER) + _("  of  "), "dim")
         behind = x + 2 * (NUMBER + 8)
         if chosen in data.ranks:
-            canvas.put(behind, head, f"rank {chosen}".rjust(NUMBER), f"rank:{chosen}")
+            canvas.put(behind, head, _("rank {chosen}", chosen=chosen).rjust(NUMBER), f"rank:{chosen}")
             behind += NUMBER + 2
     canvas.put(behind + 1, head, "averaged", "dim")
     last = None
@@ -170,7 +173,7 @@ def _draw_table(
                 _draw_cell(canvas, x + 2 * (NUMBER + 8), y, NUMBER + 1, data, i, column, top, chosen)
         _draw_after(canvas, behind + 1, y, data, i, verdict, param.managed, param.reason)
         if bucket is not None and bucket != last and canvas.width - behind > after + 12:
-            canvas.put(canvas.width - 10, y, f"bucket {bucket}", "dim")
+            canvas.put(canvas.width - 10, y, _("bucket {bucket}", bucket=bucket), "dim")
         last = bucket
 
 
@@ -211,12 +214,20 @@ def _draw_extremes(canvas: Canvas, x: int, y: int, data: Table, param: int) -> N
     if bad.any():
         ranks = [data.ranks[i] for i in np.flatnonzero(bad).tolist()]
         canvas.put(
-            x, y, f"{M.NONFINITE.glyph} NaN or Inf on {fmt.plural(len(ranks), 'rank')}, first {ranks[0]}", "wrong bold"
+            x,
+            y,
+            _(
+                "{glyph} NaN or Inf on {ranks}, first {ranks2}",
+                glyph=M.NONFINITE.glyph,
+                ranks=fmt.plural(len(ranks), "rank"),
+                ranks2=ranks[0],
+            ),
+            "wrong bold",
         )
     elif np.isfinite(values).any():
         for column, at in ((x, int(np.nanargmin(values))), (x + NUMBER + 8, int(np.nanargmax(values)))):
             canvas.put(column, y, fmt.norm(float(values[at]), NUMBER))
-            canvas.put(column + NUMBER + 1, y, f"rank {data.ranks[at]}", "dim")
+            canvas.put(column + NUMBER + 1, y, _("rank {ranks}", ranks=data.ranks[at]), "dim")
     else:
         canvas.put(x, y, M.UNSAMPLED.glyph.rjust(NUMBER), "dim")
 
@@ -225,16 +236,18 @@ def _draw_after(
     canvas: Canvas, x: int, y: int, data: Table, param: int, verdict: Sync, managed: bool, reason: str
 ) -> None:
     if not managed:
-        canvas.put(x, y, f"{M.WRONG_STEP.glyph} not reduced" + (f" ({reason})" if reason else ""), "wrong")
+        canvas.put(
+            x, y, _("{glyph} not reduced", glyph=M.WRONG_STEP.glyph) + (f" ({reason})" if reason else ""), "wrong"
+        )
         return
     if verdict is Sync.LOCAL:
-        canvas.put(x, y, f"{M.LOCAL.glyph} stays local", "local")
+        canvas.put(x, y, _("{glyph} stays local", glyph=M.LOCAL.glyph), "local")
         return
     values = data.norm[param][data.has_norm[param]]
     if not len(values):
         canvas.put(x, y, M.UNSAMPLED.glyph.rjust(NUMBER), "dim")
     elif not np.isfinite(values).all():
-        canvas.put(x, y, f"{M.NONFINITE.glyph} NaN".rjust(NUMBER), "wrong bold")
+        canvas.put(x, y, _("{glyph} NaN", glyph=M.NONFINITE.glyph).rjust(NUMBER), "wrong bold")
     elif np.all(values == values[0]):
         canvas.put(x, y, fmt.norm(float(values[0]), NUMBER), "synced")
     else:

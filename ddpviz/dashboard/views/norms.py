@@ -20,9 +20,11 @@ from ddpviz.dashboard.keymap import bound
 from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.marks import OF_GRADIENTS, OF_SYNC, M
 from ddpviz.dashboard.messages import GoTo
+from ddpviz.dashboard.moments import between
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.chart import Line, raster, thin, tick_words, ticks
+from ddpviz.language import _
 from ddpviz.timeline.model import Gradients, Lane, Module, Rows, Sync, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -79,7 +81,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, count: int = 0, 
     canvas = Canvas(width, height)
     module = module_of(tl, cursor)
     if module is None or module.passes == 0:
-        _draw_empty(canvas, "No backward pass yet." if module else "No DDP module yet.")
+        _draw_empty(canvas, _("No backward pass yet.") if module else _("No DDP module yet."))
         return canvas
     index, view = layout(module, cursor, width, count)
     top = int(title and height >= 10)
@@ -89,7 +91,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, count: int = 0, 
     bottom = height - 2 - legend - steps_row  # below it: passes, steps, numbers, legend
     rows = bottom - top
     if rows < 1 or view.width < 8:
-        canvas.put(0, 0, fmt.shorten("too small for a chart", width), "dim")
+        canvas.put(0, 0, fmt.shorten(_("too small for a chart"), width), "dim")
         return canvas
 
     lanes = [module.lanes[rank] for rank in module.ranks if rank in module.lanes]
@@ -105,7 +107,7 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, count: int = 0, 
     _draw_lines(canvas, lanes, Plot(view, (marks[0], marks[-1]), rows), GUTTER, top, cursor.rank)
     if limits is None:
         taken = any(_measured(lane, view, PassFlag.HAS_LOCAL_NORM)[1].any() for lane in lanes)
-        note = "no norm is a number here" if taken else "no norm was taken in these micro-steps"
+        note = _("no norm is a number here") if taken else _("no norm was taken in these micro-steps")
         note = fmt.shorten(note, view.width)
         canvas.put(GUTTER + (view.width - len(note)) // 2, top + rows // 2, note, "dim")
     _draw_marks(canvas, module, lanes, view, GUTTER, bottom, steps_row)
@@ -117,14 +119,24 @@ def draw(tl: Timeline, cursor: Cursor, width: int, height: int, count: int = 0, 
 
 def _title(module: Module, view: Span) -> str:
     share = (view.hi - view.lo) / view.width
-    text = f"gradient norm of {module.name}, micro-steps {view.lo} to {view.hi - 1} of {module.passes}"
-    return f"{text}, {share:.0f} a column ({SOME} some all-reduced)" if share >= 1.5 else text
+    text = _(
+        "gradient norm of {name}, micro-steps {lo} to {value} of {passes}",
+        name=module.name,
+        lo=view.lo,
+        value=view.hi - 1,
+        passes=module.passes,
+    )
+    return (
+        _("{text}, {share:.0f} a column ({mark} some all-reduced)", text=text, share=share, mark=SOME)
+        if share >= 1.5
+        else text
+    )
 
 
 def _draw_empty(canvas: Canvas, why: str) -> None:
     rows = [
         why,
-        *wrap("Each backward pass draws a point a rank: its norm before and after the all-reduce.", canvas.width),
+        *wrap(_("Each backward pass draws a point a rank: its norm before and after the all-reduce."), canvas.width),
     ]
     for y, row in enumerate(rows, start=max((canvas.height - len(rows)) // 2, 0)):
         if y < canvas.height:
@@ -180,7 +192,7 @@ class Plot:
         at = np.arange(count)
         if count > 2 * self.view.width:
             at = np.unique((np.arange(2 * self.view.width) * count) // (2 * self.view.width))
-        low, high, middle = (np.full((len(lanes), len(at)), np.nan) for _ in range(3))
+        low, high, middle = (np.full((len(lanes), len(at)), np.nan) for _rest in range(3))
         for row, lane in enumerate(lanes):
             rows, has = _measured(lane, self.view, PassFlag.HAS_LOCAL_NORM)
             values = np.full(count, np.nan)
@@ -225,7 +237,7 @@ def _draw_lines(canvas: Canvas, lanes: list[Lane], plot: Plot, left: int, top: i
     # Averaged norms are equal on all ranks unless something is broken: few ranks get a line each, many share one.
     averaged = [plot.averaged(lane) for lane in (lanes if len(lanes) <= MANY else lanes[:1])]
     crowd = plot.crowd(lanes) if len(lanes) > MANY else []
-    raster(canvas, left, top, plot.view.width, plot.rows, [*crowd, *(line for line, _ in local), *averaged])
+    raster(canvas, left, top, plot.view.width, plot.rows, [*crowd, *(line for line, _rest in local), *averaged])
 
     def glyph(x: float, y: float, char: str, look: str) -> None:
         canvas.put(left + int(x), top + plot.rows - 1 - int(y), char, look)
@@ -258,7 +270,7 @@ def _draw_marks(
     columns = view.column(np.arange(view.lo, view.lo + len(verdicts)))
     sampled = np.zeros(len(verdicts), bool)
     for lane in lanes:
-        _, has = _measured(lane, view, PassFlag.SAMPLED)
+        _rest, has = _measured(lane, view, PassFlag.SAMPLED)
         sampled[: len(has)] |= has[: len(sampled)]
     wide = min(max(view.width // (view.hi - view.lo) - 1, 1), 5)  # cells of a mark, where a pass has several
     for sync in reversed(_SYNC_ORDER):
@@ -270,23 +282,26 @@ def _draw_marks(
         canvas.put(left + column, y, SOME, M.SYNCED.role)
     for column in set(columns.tolist()) - set(columns[sampled].tolist()):
         canvas.put(left + column, y - 1, M.UNSAMPLED.glyph, M.UNSAMPLED.role)
+    used = _step_columns(lanes, view)
     for gradients in reversed(_STEP_ORDER):
         mark = OF_GRADIENTS[gradients] if len(lanes) > 1 or gradients is Gradients.NONE else M.STEP
-        for column in _step_columns(lanes, view, gradients):
+        for column in used[gradients]:
             if own_row:
                 canvas.put(left + column, y + 1, mark.glyph, f"{mark.role} bold")
             elif mark is not M.STEP:  # no room: a wrong step shows above all else
                 canvas.put(left + column, y, mark.glyph, f"{mark.role} bold")
 
 
-def _step_columns(lanes: list[Lane], view: Span, gradients: Gradients) -> list[int]:
-    """The columns in which some rank's step used such gradients."""
-    found: set[int] = set()
+def _step_columns(lanes: list[Lane], view: Span) -> dict[Gradients, list[int]]:
+    """For each kind of gradients the columns in which some rank's step used them."""
+    after, kinds = [np.zeros(0, np.int32)], [np.zeros(0, np.uint8)]
     for lane in lanes:
-        lo, hi = np.searchsorted(lane.steps["after"], [view.lo, view.hi])
-        after = lane.steps["after"][lo:hi][lane.gradients[lo:hi] == gradients]
-        found.update(np.unique(view.column(after)).tolist())
-    return sorted(found)
+        lo, hi = between(lane.steps["after"], view.lo, view.hi)
+        hi = min(hi, len(lane.gradients))
+        after.append(lane.steps["after"][lo:hi])
+        kinds.append(lane.gradients[lo:hi])
+    columns, kind = view.column(np.concatenate(after)), np.concatenate(kinds)
+    return {gradients: np.unique(columns[kind == gradients]).tolist() for gradients in _STEP_ORDER}
 
 
 def _draw_numbers(canvas: Canvas, view: Span, left: int, y: int, index: int) -> None:
@@ -312,15 +327,25 @@ def _draw_legend(canvas: Canvas, lanes: list[Lane], index: int, chosen: int | No
     many = len(lanes) > MANY
     for lane in lanes if not many else [lane for lane in lanes if lane.rank == chosen]:
         value = _at(lane, index, "local_norm", PassFlag.HAS_LOCAL_NORM)
-        words.append((f"{SHAPES[lane.rank % len(SHAPES)]} rank {lane.rank} {value}", f"rank:{lane.rank}"))
+        words.append(
+            (
+                _("{mark} rank {rank} {value}", mark=SHAPES[lane.rank % len(SHAPES)], rank=lane.rank, value=value),
+                f"rank:{lane.rank}",
+            )
+        )
     if many:
-        names = f"ranks {fmt.ranges(lane.rank for lane in lanes)}"
-        words += [(f"{names}: lowest", "local"), ("median", "text"), ("highest", "running")]
+        names = _("ranks {ranks}", ranks=fmt.ranges(lane.rank for lane in lanes))
+        words += [(_("{names}: lowest", names=names), "local"), (_("median"), "text"), (_("highest"), "running")]
     if any(index < len(lane.sync) and lane.sync[index] in (Sync.SYNCED, Sync.PARTIAL) for lane in lanes):
         means = list(dict.fromkeys(_at(lane, index, "norm", PassFlag.HAS_NORM) for lane in lanes))
-        words.append((f"{MEAN} mean {' ≠ '.join(means[:3])}", "synced" if len(means) == 1 else "wrong bold"))
+        words.append(
+            (
+                _("{mark} mean {values}", mark=MEAN, values=" ≠ ".join(means[:3])),
+                "synced" if len(means) == 1 else "wrong bold",
+            )
+        )
     else:
-        words.append((f"{MEAN} mean", "synced"))
+        words.append((_("{mark} mean", mark=MEAN), "synced"))
     x = 1
     for word, look in words:
         if x + len(word) <= canvas.width:

@@ -24,6 +24,7 @@ from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.themes import roles
 from ddpviz.dashboard.views.canvas import Canvas, Looks
 from ddpviz.dashboard.views.tail import Logs, News, plain
+from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ SCROLLING = {  # keys of the view, and what they do to its lines
 
 
 def title_of(name: str) -> str:
-    return f"rank {name}" if name.isdigit() else name
+    return _("rank {name}", name=name) if name.isdigit() else name
 
 
 class Lines(ScrollView, can_focus=False, inherit_bindings=False):
@@ -72,8 +73,8 @@ class Lines(ScrollView, can_focus=False, inherit_bindings=False):
         """Show these lines, as a remark of our own if `quiet`. Following stays at the end; else the place is kept."""
         self._looks = Looks(roles(self.app))
         self.rows, self.sought, self.quiet, self._cache = rows, sought, quiet, {}
-        prefix = max((len(title_of(name)) + 3 for name, _ in rows[-500:] if name), default=0)
-        width = max((len(line) for _, line in rows[-2000:]), default=0) + prefix
+        prefix = max((len(title_of(name)) + 3 for name, _rest in rows[-500:] if name), default=0)
+        width = max((len(line) for _rest, line in rows[-2000:]), default=0) + prefix
         self.virtual_size = Size(width, len(rows))
         if self.follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False, force=True)
@@ -136,7 +137,7 @@ class Bar(ScrollView):
         looks = Looks(roles(self.app))
         canvas = Canvas(width, 1)
         self._places = []
-        names = [name for name, _ in self.tabs]
+        names = [name for name, _rest in self.tabs]
         # With more tabs than fit, those around the chosen one.
         at = names.index(self.chosen) if self.chosen in names else 0
         room = max((width - len(self.note) - 3) // 10, 1)
@@ -199,7 +200,7 @@ class OutputView(Vertical, can_focus=True):
 
     def on_mount(self) -> None:
         self.set_interval(EVERY, self._look)
-        self.app.theme_changed_signal.subscribe(self, lambda _: self._refill())
+        self.app.theme_changed_signal.subscribe(self, lambda _rest: self._refill())
         if self._logs is None and self.run_dir is not None:
             self.follow(self.run_dir)
         self._refill()
@@ -305,23 +306,27 @@ class OutputView(Vertical, can_focus=True):
         lines.fill(rows or [("", word) for word in self._why_empty(total)], self._filter, quiet=not rows)
 
     def _note(self, shown: int, total: int, follow: bool) -> str:
-        parts = [f"{fmt.plural(shown, 'line')} of {total}" if self._filter else fmt.plural(total, "line")]
+        parts = [
+            _("{lines} of {total}", lines=fmt.plural(shown, "line"), total=total)
+            if self._filter
+            else fmt.plural(total, "line")
+        ]
         if self._news.skipped.get(self.chosen):
-            parts.append("the end of a long log")
+            parts.append(_("the end of a long log"))
         if self.chosen == ALL:
-            parts.append("in order of arrival")
+            parts.append(_("in order of arrival"))
         if not self._news.over:
-            parts.append("following" if follow else "held: f follows")
+            parts.append(_("following") if follow else _("held: f follows"))
         return ", ".join(parts)
 
     def _why_empty(self, total: int) -> list[str]:
         if total:
-            return [f"No line holds {self._filter!r}."]
+            return [_("No line holds {filter!r}.", filter=self._filter)]
         if self.chosen in self._news.problems:
             return [self._news.problems[self.chosen]]
         if not self._looked:
-            return ["Looking for the output..."]
+            return [_("Looking for the output...")]
         if not self.names:
-            return ["The output of this job is not captured: it was not started by ddpviz."]
-        who = "No rank" if self.chosen == ALL else title_of(self.chosen).capitalize()
-        return [f"{who} has printed nothing" + ("." if self._news.over else " yet.")]
+            return [_("The output of this job is not captured: it was not started by ddpviz.")]
+        who = _("No rank") if self.chosen == ALL else title_of(self.chosen).capitalize()
+        return [_("{who} has printed nothing", who=who) + ("." if self._news.over else _(" yet."))]

@@ -17,6 +17,7 @@ from ddpviz.dashboard.keys import Key
 from ddpviz.dashboard.messages import Chosen
 from ddpviz.dashboard.state import Demo
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
+from ddpviz.language import _
 
 LONGEST = 200_000  # characters of a script that are shown
 
@@ -25,7 +26,7 @@ def draw(demos: Sequence[Demo], chosen: int, width: int) -> Canvas:
     """The list: a name and its summary for each demo; `canvas.hits` numbers them."""
     canvas = Canvas(width)
     if not demos:
-        canvas.wrap("No demos came with this installation.", "wrong", indent=1)
+        canvas.wrap(_("No demos came with this installation."), "wrong", indent=1)
         return canvas
     for number, demo in enumerate(demos):
         if demo.group and (not number or demos[number - 1].group != demo.group):
@@ -35,11 +36,14 @@ def draw(demos: Sequence[Demo], chosen: int, width: int) -> Canvas:
         ground = " chosen" if here else ""
         top = canvas.height
         canvas.line(
-            ("▌ " if here else "  ", f"local{ground}"), (demo.name, f"{'strong' if here else 'local'} bold{ground}")
+            ("▌ " if here else "  ", f"local{ground}"),
+            (demo.name, f"{'strong' if here else 'local'} bold{ground}"),
         )
         rows = [(row, "text") for row in wrap(demo.summary, width - 4)]
         if here and demo.other is not None:
-            rows += [(row, "dim") for row in wrap(f"v: beside it, {demo.other_label}", width - 4)]
+            rows += [
+                (row, "dim") for row in wrap(_("v: beside it, {other_label}", other_label=demo.other_label), width - 4)
+            ]
         for row, look in rows:
             canvas.line(("▌ " if here else "  ", f"local{ground}"), (row, f"{look}{ground}"))
         for y in range(top, canvas.height):
@@ -129,7 +133,7 @@ class DemoPicker(Screen[None]):
         self.demos = tuple(demos)
 
     def compose(self) -> ComposeResult:
-        title = "[b]ddpviz[/b]  watch DistributedDataParallel at work, in a real job"
+        title = _("[b]ddpviz[/b]  watch DistributedDataParallel at work, in a real job")
         yield Static(title, id="title")
         with Horizontal(id="panes"):
             yield Demos(self.demos)
@@ -138,7 +142,7 @@ class DemoPicker(Screen[None]):
         yield Static(id="hints")
 
     def on_mount(self) -> None:
-        hints = [f"[b $primary]{key.shown}[/] {key.label}" for key in self.KEYS if key.label]
+        hints = [f"[b $primary]{key.shown}[/] {_(key.label)}" for key in self.KEYS if key.label]
         self.query_one("#hints", Static).update("   ".join(hints))
         self.query_one(Demos).border_title = "demos"
         self.query_one(Demos).focus()
@@ -178,7 +182,7 @@ class DemoPicker(Screen[None]):
         if demo is not None and demo.other is not None:
             self.post_message(Chosen(demo.name, beside=True))
         elif demo is not None:
-            self.notify(f"{demo.name} has no variant to stand beside it", timeout=3)
+            self.notify(_("{name} has no variant to stand beside it", name=demo.name), timeout=3)
 
     def action_page(self, by: int) -> None:
         pane = self.query_one("#source", VerticalScroll)

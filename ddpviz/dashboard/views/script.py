@@ -20,6 +20,8 @@ from ddpviz.dashboard.sync import SyncTimeline
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
 from ddpviz.dashboard.views.source import Excerpt, colour, whole
 from ddpviz.findings.model import Finding
+from ddpviz.language import _
+from ddpviz.phrases import which_ranks
 from ddpviz.timeline.model import Sync, Timeline
 
 WIDE = 120  # cells from which the timeline stands beside the source
@@ -44,7 +46,7 @@ class Scene:
     def focus(self) -> list[int]:
         """The lines to bring into sight, the most wanted first."""
         here = [place.site.line for place in self.ranks if place.site.file == self.file]
-        return [*here, *(line for line, _ in self.uses)]
+        return [*here, *(line for line, _rest in self.uses)]
 
 
 def mark_of(place: Place) -> str:
@@ -65,11 +67,11 @@ def scene(tl: Timeline, cursor: Cursor) -> Scene:
     if module is not None and 0 <= cursor.index < module.passes:
         uses = made_by(tl, module, cursor.index, cursor.rank)
         verdict = OF_SYNC[Sync(int(module.verdicts[cursor.index]))]
-        title = f"micro-step {cursor.index}"
+        title = _("micro-step {index}", index=cursor.index)
     elif module is not None and module.site.file:
         uses = {(module.site.file, module.site.line): [Use("DDP")]}
     chosen = next((its.site.file for its in found if its.rank == cursor.rank), "")
-    votes = Counter([its.site.file for its in found]) or Counter([file for file, _ in uses])
+    votes = Counter([its.site.file for its in found]) or Counter([file for file, _rest in uses])
     file = chosen or (votes.most_common(1)[0][0] if votes else "")
     if not file:
         return Scene()
@@ -84,18 +86,18 @@ def draw(now: Scene, width: int, height: int) -> Canvas:
     """The script; `canvas.hits` holds the number of each line."""
     canvas = Canvas(width)
     if not now.lines:
-        words = ["No line of the script is known yet." if not now.file else now.text.problem]
+        words = [_("No line of the script is known yet.") if not now.file else now.text.problem]
         canvas.grow(max((height - len(words)) // 2, 0))
         for word in words:
             for row in wrap(word, width - 4):
                 canvas.line((row.center(width).rstrip(), "dim"))
         return canvas
     heads = _heads(now)
-    gutter = min(max([4, *(sum(len(text) + 1 for text, _ in its) for its in heads.values())]), 16)
+    gutter = min(max([4, *(sum(len(text) + 1 for text, _rest in its) for its in heads.values())]), 16)
     digits = len(str(now.lines[-1][0]))
     uses = dict(now.uses)
     notes = {line: _note(its) for line, its in uses.items()}
-    wide = max((sum(len(text) for text, _ in note) for note in notes.values()), default=0)
+    wide = max((sum(len(text) for text, _rest in note) for note in notes.values()), default=0)
     if now.text.problem:
         canvas.wrap(now.text.problem, "dim", indent=1)
         canvas.line("")
@@ -134,7 +136,7 @@ def _near(now: Scene) -> tuple[tuple[int, str], ...]:
     if len(now.lines) <= MOST:
         return now.lines
     middle = now.focus[0] if now.focus else now.lines[0][0]
-    at = next((i for i, (line, _) in enumerate(now.lines) if line >= middle), 0)
+    at = next((i for i, (line, _rest) in enumerate(now.lines) if line >= middle), 0)
     first = min(max(at - MOST // 2, 0), len(now.lines) - MOST)
     return now.lines[first : first + MOST]
 
@@ -170,13 +172,13 @@ def caption(now: Scene, sentence: str, width: int) -> Canvas:
         canvas.line((row + (" …" if number == SENTENCE - 1 and len(rows) > SENTENCE else ""), "text"), indent=1)
     groups: dict[tuple[str, str, str], list[int]] = {}
     for place in now.ranks:
-        at = f"line {place.site.line}" if place.site.file == now.file else place.site.short
-        verb = "" if place.role in ("waiting", "wrong") and place.doing[:5] in ("waits", "raise") else "in "
+        at = _("line {line}", line=place.site.line) if place.site.file == now.file else place.site.short
+        verb = "" if place.role in ("waiting", "wrong") and place.doing[:5] in ("waits", "raise") else _("in ")
         what = f"{verb if place.inside else 'after ' if verb else ''}{place.doing}, {at}"
         groups.setdefault((mark_of(place), place.role, what), []).append(place.rank)
     y, x = canvas.line(""), 1
     for (mark, role, what), ranks in groups.items():
-        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {fmt.ranges(ranks)}"
+        who = which_ranks(ranks, fmt.ranges(ranks))
         if x + len(who) + len(what) + 3 > width:
             canvas.put(x, y, "…", "dim")
             break
@@ -184,7 +186,12 @@ def caption(now: Scene, sentence: str, width: int) -> Canvas:
         x = canvas.put(x, y, f"{who} ", "strong bold")
         x = canvas.put(x, y, what, "text") + 3
     y, x = canvas.line(""), 1
-    for mark, what in ((IN, "in this line"), (WAS, "was here last"), (WAITS, "waits here"), (RAISED, "raised here")):
+    for mark, what in (
+        (IN, _("in this line")),
+        (WAS, _("was here last")),
+        (WAITS, _("waits here")),
+        (RAISED, _("raised here")),
+    ):
         x = canvas.put(x, y, mark, "strong")
         x = canvas.put(x + 1, y, what, "dim") + 3
     return canvas
@@ -259,15 +266,15 @@ class SourceView(Container):
         self._sync, self._levels = SyncTimeline(), LevelsView()
 
     def compose(self) -> ComposeResult:
-        yield Panel("Source", self._script, self._caption, id="script-panel")
+        yield Panel(_("Source"), self._script, self._caption, id="script-panel")
         with Vertical(id="beside"):
-            yield Panel("Sync timeline", self._sync, id="beside-sync")
-            yield Panel("Levels", self._levels, id="beside-levels")
+            yield Panel(_("Sync timeline"), self._sync, id="beside-sync")
+            yield Panel(_("Levels"), self._levels, id="beside-levels")
 
     def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None:
         now = scene(tl, cursor)
         panel = self.query_one("#script-panel", Panel)
-        title = f"Source: {now.file.rsplit('/', 1)[-1]}" if now.file else "Source"
+        title = _("Source: {file}", file=now.file.rsplit("/", 1)[-1]) if now.file else _("Source")
         if panel.border_title != title:
             panel.border_title = title
         said = f"{now.title}  {now.verdict.glyph} {now.verdict.meaning}" if now.verdict else ""

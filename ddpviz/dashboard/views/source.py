@@ -11,6 +11,8 @@ from urllib.parse import quote
 from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Keyword, Operator
 
+from ddpviz.language import _
+
 LONGEST_FILE = 20_000  # lines of a file
 LONGEST = 400  # characters of a line; what is longer is no source to read
 
@@ -27,22 +29,26 @@ class Excerpt:
 def excerpt(file: str, line: int, code: str = "", around: int = 3) -> Excerpt:
     """The line with `around` lines before and after it. `code` is that line as it stood when the run saw it."""
     if not file or line <= 0:
-        return Excerpt(problem="The place in the script is not known.")
+        return Excerpt(problem=_("The place in the script is not known."))
     path = Path(file)
     recorded = (code,) if code else ()
     try:
         stamp = path.stat().st_mtime_ns
         first, lines = _lines(file, line, around, stamp)
     except FileNotFoundError:
-        return Excerpt(line, recorded, "The file is not on this machine; the line is shown as the run saw it.")
+        return Excerpt(line, recorded, _("The file is not on this machine; the line is shown as the run saw it."))
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        return Excerpt(line, recorded, f"The file cannot be read here ({reason}).")
+        reason = getattr(error, "strerror", None) or _("it is no text")
+        return Excerpt(line, recorded, _("The file cannot be read here ({reason}).", reason=reason))
     at = line - first
     if not 0 <= at < len(lines):
-        return Excerpt(line, recorded, f"The file has changed since the run: it has no line {line} any more.")
+        return Excerpt(
+            line, recorded, _("The file has changed since the run: it has no line {line} any more.", line=line)
+        )
     if code and lines[at].strip() != code.strip():
-        return Excerpt(line, recorded, f"The file has changed since the run: line {line} reads otherwise now.")
+        return Excerpt(
+            line, recorded, _("The file has changed since the run: line {line} reads otherwise now.", line=line)
+        )
     return Excerpt(first, lines)
 
 
@@ -53,19 +59,25 @@ def whole(file: str, known: dict[int, str]) -> Excerpt:
     """
     alone = Excerpt(0, (), "")
     if not known:
-        return Excerpt(problem="The run recorded no line of this file.")
+        return Excerpt(problem=_("The run recorded no line of this file."))
     try:
         if not Path(file).is_file():
             raise FileNotFoundError
         first, lines = _lines(file, 1, LONGEST_FILE, Path(file).stat().st_mtime_ns)
     except FileNotFoundError:
-        return replace(alone, problem="The script is not on this machine; these are the lines that the run recorded.")
+        return replace(
+            alone, problem=_("The script is not on this machine; these are the lines that the run recorded.")
+        )
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        return replace(alone, problem=f"The script cannot be read here ({reason}); these are the recorded lines.")
+        reason = getattr(error, "strerror", None) or _("it is no text")
+        return replace(
+            alone, problem=_("The script cannot be read here ({reason}); these are the recorded lines.", reason=reason)
+        )
     for line, code in known.items():
         if line > len(lines) or not lines[line - 1].strip().startswith(code.strip()):
-            return replace(alone, problem="The script has changed since the run; these lines are as the run saw them.")
+            return replace(
+                alone, problem=_("The script has changed since the run; these lines are as the run saw them.")
+            )
     return Excerpt(first, lines)
 
 

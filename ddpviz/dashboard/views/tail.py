@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ddpviz.language import _
+
 FIRST = 256 * 1024  # bytes of a log's end that are read when it is opened
 EACH = 256 * 1024  # ... and at most at each later look
 LONGEST = 4000  # characters of a line
@@ -120,7 +122,7 @@ class Logs:
             try:
                 news.lines[name] = tail.read()
             except OSError as error:
-                news.problems[name] = f"The log cannot be read ({error.strerror})."
+                news.problems[name] = _("The log cannot be read ({strerror}).", strerror=error.strerror)
             news.partial[name], news.skipped[name] = tail.partial, tail.skipped
         news.over = over and not any(news.lines.values())
         return news

@@ -261,7 +261,7 @@ def _numbers(
         if len(local_sums) == len(local):  # fewer where sums were wanted only from the middle of this pass on
             job.local_sums = measure.reading([local_sums[i] for i in job.local_order])
     if job.launches:
-        grads = [(i, p.grad) for i, p in watched.current() if p.grad is not None]
+        grads = [(i, g) for i, p in watched.current() if (g := p.grad) is not None]
         if grads:
             job.after_order = [i for i, _ in grads]
             job.after = measure.reading(measure.norms([g for _, g in grads]))

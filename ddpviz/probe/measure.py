@@ -95,26 +95,32 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     if single is None:
         return [norm(t) for t in tensors]
     found: list[Tensor | None] = [None] * len(tensors)
-    together: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    together: dict[Any, list[int]] = {}
     for i, t in enumerate(tensors):
-        plain = t.layout is torch.strided and t.dtype in (torch.float32, torch.float64)
-        if plain and (t.is_cuda or t.numel() <= 4 * _CHUNK):
-            together.setdefault((t.dtype, t.device), []).append(i)
+        dtype = t.dtype
+        if dtype in _PLAIN and (t.is_cuda or t.numel() <= 4 * _CHUNK) and t.layout is torch.strided:
+            key = (dtype, t.device) if t.is_cuda else dtype
+            known = together.get(key)
+            if known is None:
+                together[key] = [i]
+            else:
+                known.append(i)
         else:
             found[i] = norm(t)
     with torch.no_grad():
         for indices in together.values():
-            for i, value in zip(indices, single([tensors[i].detach() for i in indices]), strict=True):
+            for i, value in zip(indices, single([tensors[i] for i in indices]), strict=True):
                 found[i] = value
     return [value for value in found if value is not None]
 
 
+_PLAIN = (torch.float32, torch.float64)
 _SMALL = 1 << 16  # elements: below, the cost of a call outweighs that of reading
 _GROUP = 1 << 17  # elements flattened at once: half a megabyte of float32 stays in cache while it is read twice
 
 
 def groups(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The tensors, small ones of one dtype flattened together in order: fewer calls, at most 131,072 elements a copy."""
+    """The tensors, small ones of one dtype flattened together in order: fewer calls, at most 131,072 elements each."""
     waiting: list[Tensor] = []
     size = 0
     for t in tensors:

@@ -190,9 +190,8 @@ class Watched:
         if self.cuda and measure.capturing():
             return
         began = _now()
-        grads = [(i, p.grad) for i, p in params if p.grad is not None]
-        for (index, _), norm in zip(grads, measure.norms([g for _, g in grads]), strict=True):
-            self.local[index] = norm
+        grads = [(i, g) for i, p in params if (g := p.grad) is not None]
+        self.local.update(zip([i for i, _ in grads], measure.norms([g for _, g in grads]), strict=True))
         if self.sums:
             for index, grad in grads:
                 self.local_sums[index] = measure.total(grad)

@@ -18,7 +18,7 @@ def test_settings_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "here" / "dashboard.json"
     assert Settings.load(path) == Settings()
     assert not Settings.load(path).problems  # none yet is no fault
-    made = Settings("ddpviz-light", 3.0, False, "ru", {"pause": "p"})
+    made = Settings("ddpviz-light", 3.0, False, "ru", keys={"pause": "p"})
     made.save(path)
     assert Settings.load(path) == made
 
@@ -49,10 +49,14 @@ def test_a_file_that_cannot_be_read_is_said_and_never_written_over(tmp_path: Pat
 
 def test_a_wrong_value_is_said_and_the_others_hold(tmp_path: Path) -> None:
     path = tmp_path / "dashboard.json"
-    path.write_text('{"theme": "ddpviz-light", "speed": "fast", "keys": 3, "motion": false}')
+    path.write_text('{"theme": "ddpviz-light", "speed": "fast", "keys": 3, "motion": false, "language": "xx"}')
     made = Settings.load(path)
     assert made == Settings("ddpviz-light", motion=False)
-    assert made.problems == ('dashboard.json: "fast" is no speed', "dashboard.json: 3 is no keys")
+    assert made.problems == (
+        'dashboard.json: "fast" is no speed',
+        'dashboard.json: "xx" is no language',
+        "dashboard.json: 3 is no keys",
+    )
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,11 @@ class Main(TimeKeys):
     def _footer_keys(self) -> list[Key]:
         """The keys that work here: the view's own, and those of the screen that it has not taken."""
         if self.presenting:
-            shown = (k._replace(label=ON_STAGE[k.action], rank=2) for k in self._keys() if k.action in ON_STAGE)
+            shown = (
+                key._replace(label=ON_STAGE[key.action], rank=list(ON_STAGE).index(key.action))
+                for key in self._keys()
+                if key.action in ON_STAGE
+            )
             return [*shown, *(key for key in self._keys() if key.rank < 0)]
         own = self._view_keys()
         taken = {name for key in own for name in key.keys.split(",")}

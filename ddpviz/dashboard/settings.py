@@ -15,7 +15,7 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-from ddpviz.language import _
+from ddpviz.language import LANGUAGES, _
 
 KEPT = ("theme", "speed", "motion", "language", "narration", "keys", "max_size")
 
@@ -90,6 +90,10 @@ class Settings:
 def _right(name: str, value: object) -> bool:
     if name == "speed":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 100
+    if name == "language":
+        return value in ("", *LANGUAGES)
+    if name == "narration":
+        return value in ("", "quiet", "normal", "teacher")
     return isinstance(value, {"motion": bool, "keys": dict}.get(name, str))
 
 

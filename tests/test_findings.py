@@ -451,6 +451,17 @@ def test_a_skipped_batch_is_found_where_it_happened() -> None:
     assert "after micro-step 1 had no backward" in finding.message
 
 
+@pytest.mark.parametrize(("strays", "want"), [(Net().numel, {"never-stepped"}), (24, set())])
+def test_an_optimizer_that_holds_a_copy_or_something_else(strays: int, want: set[str]) -> None:
+    def train(me: Rank) -> Steps:
+        me.say(r.Optimizer(7, "Adam", me.site("step"), [], strays))
+        for _ in range(3):
+            yield from me.backward()
+            me.clear()
+
+    assert rules(run(train)) == want
+
+
 # --- clips, hooks, buffers --------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ EXPECTED = {
     "Momentum": {"replicas-diverged"},
     "ScalerAlone": {"replicas-diverged"},
     "StateOfOne": {"replicas-diverged"},
+    "CopyStepped": {"never-stepped"},
 }
 # what the message has to say beside that
 SAYS = {

@@ -21,6 +21,7 @@ from ddpviz.findings import (
     hook_not_mean,
     identical_batches,
     lost_micro_steps,
+    never_stepped,
     never_used_parameter,
     no_sync_split,
     nonfinite_gradient,
@@ -36,10 +37,10 @@ from ddpviz.findings import (
     unsynced_step,
 )
 from ddpviz.findings.model import Finding, Severity
-from ddpviz.language import _
+from ddpviz.language import _, english
 from ddpviz.timeline.model import Timeline
 
-__all__ = ["RULES", "Finding", "Severity", "find"]
+__all__ = ["RULES", "Finding", "Severity", "find", "find_in_english"]
 
 Rule = Callable[[Timeline], Iterable[Finding]]
 
@@ -61,6 +62,7 @@ RULES: dict[str, Rule] = {
     "no-sync-split": no_sync_split.check,
     "clipped-before-sync": clipped_before_sync.check,
     "lost-micro-steps": lost_micro_steps.check,
+    "never-stepped": never_stepped.check,
     "carried-window": carried_window.check,
     "identical-batches": identical_batches.check,
     "redundant-sync": redundant_sync.check,
@@ -91,3 +93,9 @@ def find(tl: Timeline) -> list[Finding]:
             )
     facts.forget()
     return sorted(found, key=lambda f: -f.severity)
+
+
+def find_in_english(tl: Timeline) -> list[Finding]:
+    """The same for programs, whatever language is spoken: the report and annotations are read by other tools."""
+    with english():
+        return find(tl)

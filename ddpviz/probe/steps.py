@@ -67,11 +67,19 @@ def held(session: Session, optimizer: Optimizer) -> Held:
     session.optimizers_seen = max(session.optimizers_seen, number + 1)
     fresh = Held(number, torch_private.reference(optimizer), tuple(signature), parts)
     if known is None or [w.id for w, _ in known.parts] != [w.id for w, _ in parts]:
-        session.emit(r.Optimizer(number, type(optimizer).__name__, session.sites.here(5), [w.id for w, _ in parts]))
+        strays = 0 if parts else _strays(session, optimizer)
+        ids = [w.id for w, _ in parts]
+        session.emit(r.Optimizer(number, type(optimizer).__name__, session.sites.here(5), ids, strays))
     elif known is not None:
         fresh.rates = known.rates
     session.optimizers[id(optimizer)] = fresh
     return fresh
+
+
+def _strays(session: Session, optimizer: Optimizer) -> int:
+    """Elements that it holds of no watched module, in a type of theirs: master weights in another are no mistake."""
+    types = {p.dtype for w in session.modules for _, p in w.current()}
+    return sum(p.numel() for g in optimizer.param_groups for p in g["params"] if p.dtype in types)
 
 
 def _parts(session: Session, optimizer: Optimizer) -> list[tuple[Watched, list[int]]]:

@@ -200,6 +200,7 @@ class Optimizer(Record, frozen=True):
     name: str
     site: int
     modules: list[int]
+    strays: int = 0  # elements of its parameters if none is a watched module's, in a type that these have
 
 
 class Learning(Record, frozen=True):

@@ -4,6 +4,7 @@ findings each has to give, and no others of that severity.
 Plain torch; the job goes on to its end, so what kills or hangs a job is elsewhere.
 """
 
+import copy
 import time
 from contextlib import nullcontext
 
@@ -336,12 +337,23 @@ def state_of_one_rank():
         opt.zero_grad()
 
 
+def optimizer_of_a_copy():
+    inner = net("CopyStepped")
+    opt = sgd(copy.deepcopy(inner))
+    model = DDP(inner)
+    for _ in range(3):
+        loss_of(model).backward()
+        opt.step()
+        model.zero_grad()
+
+
 for loop in (
     stale_by_helper, never, late_by_one_step, two_backwards_of_one_graph, metric_arms, hooks, unfrozen, outside,
     scaled_by_rank, skips_alone, edits_in_place, clears_in_branches, clears_before_step, left_over, carried,
     clips_values,
     unused_head, not_a_number, disagrees, same_data, two_losses, late_rank, bypassed,
     steps_in_hooks, averaged_twice, other_momentum, scaler_of_one_rank, state_of_one_rank,
+    optimizer_of_a_copy,
 ):  # fmt: skip
     loop()
 dist.barrier()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from simcluster import Cluster
@@ -174,3 +175,22 @@ def test_the_folders_of_several_hosts_are_one_run(tmp_path: Path) -> None:
     assert reader.problems == []
     shutil.rmtree(together)
     assert len(list((first / "trace").iterdir())) == 2  # links only
+
+
+def test_a_wall_clock_that_jumps_moves_nothing() -> None:
+    """On one host times are the monotonic clock's; a later attempt is the later one, whatever the wall clock says."""
+    jumped = Cluster(2).run(program(windows=3))
+    batches = jumped.batches()
+    process = batches[1].blocks[0][1][0]
+    assert isinstance(process, r.Process)
+    batches[1].blocks[0][1][0] = msgspec.structs.replace(process, wall_ns=process.wall_ns - 3_600_000_000_000)
+    fold = Fold()
+    fold.run(jumped.info())
+    fold.feed(batches)
+    straight = Cluster(2).run(program(windows=3)).timeline()
+    mine, right = fold.timeline.modules[0].lanes[1], straight.modules[0].lanes[1]
+    assert mine.passes.tolist() == right.passes.tolist()
+    again = Cluster(2, attempt=1, wall_skew={"node-a": -7_200_000_000_000}).run(program(windows=2))
+    fold.feed(Batch(f"{b.source}-again", b.blocks) for b in again.batches())
+    assert fold.timeline.ranks[0].attempt == 1
+    assert fold.timeline.modules[0].passes == 8

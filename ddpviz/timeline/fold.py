@@ -145,10 +145,15 @@ class Fold:
         for job in self._jobs.values():
             job.fold.live = False
         best = max(self._jobs.values(), key=lambda j: j.worth, default=None)
+        if best is not None:  # of one rendezvous the last attempt, whatever the wall clock did in between
+            alike = (j for j in self._jobs.values() if j.key[0] == best.key[0] and j.worth[:2] == best.worth[:2])
+            best = max(alike, key=lambda j: (j.key[1], j.key[2], j.started))
         if best is not None and self._info.get("status") in ("starting", "running", "hung"):
             # what is alive, or stuck, is the newest attempt of the job, even before it has built a module
             best = max((j for j in self._jobs.values() if j.key[0] == best.key[0]), key=lambda j: (j.key[1], j.started))
         newest = max(self._jobs.values(), key=lambda j: j.started, default=None)
+        if best is not None and newest is not None and best.key[0] == newest.key[0] and best.key > newest.key:
+            newest = best
         shown = best.fold if best is not None else self._empty
         self._write_run(shown, latest=best is newest)
         for job in self._jobs.values():

@@ -31,7 +31,7 @@ CLEAR = struct.Struct(r.struct_format(r.RowKind.CLEAR))
 
 @pytest.mark.timeout(3600)
 def test_no_mutated_trace_crashes_hangs_or_fills_the_memory() -> None:
-    count = os.environ.get("DDPVIZ_FUZZ", "1200")
+    count = os.environ.get("DDPVIZ_FUZZ", "1000")
     done = subprocess.run([sys.executable, HERE / "fuzz.py", "--count", count], capture_output=True, text=True)
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
@@ -41,7 +41,7 @@ def test_no_mutated_trace_crashes_hangs_or_fills_the_memory() -> None:
 @pytest.mark.timeout(600)
 def test_a_process_killed_at_any_moment_loses_its_last_moments_only(tmp_path: Path) -> None:
     """All that was handed over before the writer's last finished round is there, and the run opens."""
-    count = os.environ.get("DDPVIZ_KILLS", "240")
+    count = os.environ.get("DDPVIZ_KILLS", "200")
     done = subprocess.run([sys.executable, HERE / "kills.py", tmp_path, count], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     print(done.stdout)

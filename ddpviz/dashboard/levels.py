@@ -123,8 +123,19 @@ def apart_since(tl: Timeline, module: Module, time: int, findings: list[Finding]
     for finding in findings:
         number = finding.step
         if finding.rule == "replicas-diverged" and finding.module in (module.id, None) and number is not None:
-            return number if number < len(tl.steps) and tl.steps[number].end <= time else None
+            return number if number < len(tl.steps) and _end(tl, number) <= time else None
     return None
+
+
+_ends: dict[tuple[int, int, int], int] = {}  # a step of many ranks is dear to build, and asked for in every frame
+
+
+def _end(tl: Timeline, number: int) -> int:
+    key = (id(tl), tl.version, number)
+    if key not in _ends:
+        _ends.clear()
+        _ends[key] = tl.steps[number].end
+    return _ends[key]
 
 
 def _measured(lane: Lane, index: int, column: str) -> float | None:

@@ -55,6 +55,7 @@ class SyncTimeline(Drawn):
         self._map_line = -1
         self._map: tuple[float, object, Strip] | None = None
         self._total = 0
+        self._grouped: tuple[object, list[tuple[int, ...]], int] | None = None  # as long as nothing new is known
 
     # -- what the app calls ---------------------------------------------------------------------------------------
 
@@ -131,9 +132,13 @@ class SyncTimeline(Drawn):
         self._total = total = c.length(tl, module)
         only = _filtered(module, cursor.filter)
         most = max(height - 2, 1)  # beside the ruler and the legend
-        groups, hidden = c.group(tl, module, meant=meant, most=most, only=only)
-        if hidden:
-            groups, hidden = c.group(tl, module, meant=meant, most=max(most - 1, 1), only=only)
+        key = (id(tl), tl.version, module.id, meant, most, only)
+        if self._grouped is None or self._grouped[0] != key:
+            groups, hidden = c.group(tl, module, meant=meant, most=most, only=only)
+            if hidden:
+                groups, hidden = c.group(tl, module, meant=meant, most=max(most - 1, 1), only=only)
+            self._grouped = (key, groups, hidden)
+        groups, hidden = self._grouped[1:]
         labels = [draw.label(ranks) for ranks in groups]
         self._gutter = gutter = max([7, *map(len, labels)]) + 1
 

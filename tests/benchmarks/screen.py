@@ -99,7 +99,7 @@ def opening(base: Path, ranks: int, passes: int) -> None:
         )
 
 
-def write(folder: Path, ranks: int, seconds: int, started: float) -> None:
+def write(folder: Path, ranks: int, seconds: int, started: float, written: Any) -> None:
     """The job: every rank's file grows twenty times a second, at the recorded times."""
     each = int(RATE * PERIOD_S)
     queues: dict[str, list[list[tuple[object, object]]]] = {}
@@ -108,6 +108,7 @@ def write(folder: Path, ranks: int, seconds: int, started: float) -> None:
     files = {source: TraceFile(folder / "trace", source) for source in queues}
     for k in range(max(map(len, queues.values()))):
         time.sleep(max(started + k * PERIOD_S - time.monotonic(), 0))
+        written.value = k * each
         for source, queue in queues.items():
             for kind, payload in queue[k] if k < len(queue) - 1 else ():
                 if isinstance(payload, list):
@@ -123,7 +124,8 @@ def scrubbing(base: Path, ranks: int, seconds: int) -> None:
     info |= {"pid": os.getpid(), "started_monotonic_ns": MONOTONIC, "started_wall_ns": time.time_ns()}
     folder = create_run(base, info)
     started = time.monotonic() + 4
-    job = get_context("fork").Process(target=write, args=(folder, ranks, seconds + 10, started), daemon=True)
+    written = get_context("fork").Value("q", 0)
+    job = get_context("fork").Process(target=write, args=(folder, ranks, seconds + 10, started, written), daemon=True)
     job.start()
     screen = Screen(folder, base / "config")
     screen.until("██")
@@ -141,11 +143,9 @@ def scrubbing(base: Path, ranks: int, seconds: int) -> None:
     screen.text = b""
     screen.child.send("\x1b[F")
     screen.pump(1.0)
-    written = (time.monotonic() - started) * RATE
     shown = [int(n) for n in re.findall(rb"micro-step (\d+)", screen.text)]
-    print(
-        f"  at the live end the screen shows micro-step {shown[-1] if shown else '?'}, written are about {written:.0f}"
-    )
+    behind = (written.value - shown[-1]) / RATE * 1000 if shown else -1
+    print(f"  at the live end the screen is about {behind:.0f} ms behind what is written")
     screen.end()
     job.terminate()
     job.join()

@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 from ddpviz.cli import commands
 from ddpviz.cli.commands import INTERRUPTED, UNREADABLE, USAGE
-from ddpviz.language import N_, _
+from ddpviz.cli.parser_words import adopt
+from ddpviz.language import LANGUAGES, N_, _
 from ddpviz.version import __version__
 
 __all__ = ["INTERRUPTED", "UNREADABLE", "USAGE", "parse"]
@@ -102,6 +103,9 @@ _RUN_NAME = N_("an id (`ddpviz list`), a part of one that fits no other, or a fo
 _READ_CODES = N_("exit codes: 0; 2 usage; 5 a run that cannot be read")
 
 
+_LANG = N_("the language to speak (default: the settings', else the locale's, else English)")
+
+
 class Parser(argparse.ArgumentParser):
     """argparse without abbreviations, with text kept as written and errors of one line."""
 
@@ -128,10 +132,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     In `run` and `check` everything from the script (or --) on belongs to the job, whatever it looks like; in `demo`
     what follows -- does.
     """
+    adopt()
     parser, verbs = _parsers()
+    lang = ""
+    while len(arguments) > 1 and arguments[0].partition("=")[0] == "--lang" and (verbs.keys() & arguments):
+        lang = arguments[0].partition("=")[2] or arguments[1]
+        if lang not in LANGUAGES:
+            parser.error(_("there is no language {name}; there are {names}", name=lang, names=", ".join(LANGUAGES)))
+        arguments = arguments[1 if "=" in arguments[0] else 2 :]
     verb = verbs.get(arguments[0]) if arguments else None
     if verb is None:
-        if not arguments:
+        if not arguments or (
+            not verbs.keys() & arguments and all(word.startswith("--lang") or word in LANGUAGES for word in arguments)
+        ):
             parser.print_help()
             sys.exit(USAGE)
         return parser.parse_args(arguments)  # --help, --version, or an error
@@ -143,6 +156,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         own, job = _split(own, verb.takes_value)
     options = verb.parse_args(own)
     options.job = job
+    options.lang = options.lang or lang
     if arguments[0] == "serve":
         if job and job[0] not in ("demo", "watch"):
             verb.error(_("it serves demo or watch, not {job}", job=job[0]))
@@ -161,10 +175,11 @@ def _split(arguments: list[str], takes_value: set[str]) -> tuple[list[str], list
 def _parsers() -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="ddpviz", description=_(_ABOUT), epilog=_(_GUIDE))
     parser.add_argument("--version", action="version", version=f"ddpviz {__version__}")
+    parser.add_argument("--lang", choices=tuple(LANGUAGES), default="", help=_(_LANG))
     verbs: dict[str, Parser] = {}
 
     class Complete(argparse.Action):
-        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
+        def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
             from ddpviz.cli.completion import script
 
             print(script(values, verbs), end="")
@@ -176,7 +191,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         choices=("bash", "zsh"),
         help=_('print completion for a shell: eval "$(ddpviz --print-completion bash)" in ~/.bashrc'),
     )
-    group = parser.add_subparsers(title="commands", metavar="COMMAND")
+    group = parser.add_subparsers(title=_("commands"), metavar="COMMAND")
 
     def verb(
         name: str, command: Callable[[argparse.Namespace], int], summary: str, text: str, usage: str, epilog: str
@@ -189,6 +204,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
             epilog=epilog,
         )
         made.set_defaults(command=command, parser=made)
+        made.option("--lang", choices=tuple(LANGUAGES), default="", help=_(_LANG))
         verbs[name] = made
         return made
 
@@ -260,6 +276,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         "also", nargs="*", metavar="RUN", help=_("other hosts' folders of the same job, shown with it as one")
     )
     watch.option("--no-motion", action="store_true", help=_("no animation"))
+    _narration(watch)
     watch.option("--present", action="store_true", help=_("presenter's mode: large marks; PageDown and PageUp tell"))
 
     runs = verb(
@@ -339,6 +356,7 @@ def _where(parser: Parser, *, screen: bool = True) -> None:
     if screen:
         parser.option("--no-ui", action="store_true", help=_("plain lines instead of the dashboard"))
         parser.option("--no-motion", action="store_true", help=_("no animation in the dashboard"))
+        _narration(parser)
         parser.option(
             "--present", action="store_true", help=_("presenter's mode: large marks; PageDown and PageUp tell")
         )
@@ -352,6 +370,11 @@ def _size(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text
+
+
+def _narration(parser: Parser) -> None:
+    how_much = _("how much is told: quiet (steps and mistakes), normal, teacher (says why, too)")
+    parser.option("--narration", choices=("quiet", "normal", "teacher"), default="", help=how_much)
 
 
 def _integer(text: str) -> int:

@@ -10,7 +10,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from ddpviz import language
 from ddpviz.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, parse
+from ddpviz.language import LANGUAGES
 from ddpviz.version import __version__
 
 
@@ -20,7 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # a NaN in somebody's gradients is no warning of ours to print over the screen
     try:
-        options = parse(list(sys.argv[1:] if argv is None else argv))
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        _speak(next((word for word in _asked(arguments) if word in LANGUAGES), ""))  # for the help and the complaints
+        options = parse(arguments)
+        if options.lang:
+            language.use(options.lang)
         code = int(options.command(options))
         sys.stdout.flush()
         return code
@@ -31,6 +37,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         return _explain(error)
+
+
+def _asked(arguments: Sequence[str]) -> Sequence[str]:
+    """What may be the value of --lang; whether it is ddpviz's own the parser decides."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return [
+        value
+        for word, following in zip(own, [*own[1:], ""], strict=True)
+        for value in ((following,) if word == "--lang" else (word.removeprefix("--lang="),))
+    ]
+
+
+def _speak(flag: str) -> None:
+    """Choose the language: the command line's, the settings', the locale's."""
+    if flag:
+        return language.use(flag)
+    from ddpviz.dashboard.settings import Settings
+
+    language.use(language.choose(setting=Settings.load().language))
 
 
 def _mind_streams() -> None:

@@ -46,7 +46,9 @@ def demo(options: argparse.Namespace) -> int:
             label = one.other_label if one is not None else ""
             start = partial(_demo_job, options, demo.path, True)
             choices.append(Demo(demo.name, demo.summary, start, demo.path, group, other, label))
-    return run_app(None, None, demos=choices, motion=not options.no_motion, present=options.present)
+    return run_app(
+        None, None, demos=choices, motion=not options.no_motion, present=options.present, narrate=options.narration
+    )
 
 
 def _grouped() -> list[tuple[str, list[DemoScript]]]:
@@ -109,7 +111,7 @@ def watch(options: argparse.Namespace) -> int:
         )
     from ddpviz.dashboard import run_app
 
-    return run_app(run_dir, None, motion=not options.no_motion, present=options.present)
+    return run_app(run_dir, None, motion=not options.no_motion, present=options.present, narrate=options.narration)
 
 
 def runs(options: argparse.Namespace) -> int:
@@ -238,7 +240,7 @@ def _watch_several(names: list[str], options: argparse.Namespace) -> int:
     together = Path(tempfile.mkdtemp(prefix="ddpviz-watch-"))
     try:
         join_runs(folders, together)
-        return run_app(together, None, motion=not options.no_motion, present=options.present)
+        return run_app(together, None, motion=not options.no_motion, present=options.present, narrate=options.narration)
     finally:
         shutil.rmtree(together, ignore_errors=True)
 
@@ -270,7 +272,7 @@ def _watch_stream(options: argparse.Namespace) -> int:
             return complain(_("watch needs a terminal"))
         from ddpviz.dashboard import run_app
 
-        return run_app(folder, None, motion=not options.no_motion, present=options.present)
+        return run_app(folder, None, motion=not options.no_motion, present=options.present, narrate=options.narration)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -290,7 +292,9 @@ def _show(job: Job, options: argparse.Namespace) -> int:
     if _on_screen(options):
         from ddpviz.dashboard import run_app
 
-        return run_app(job.run_dir, job, motion=not options.no_motion, present=options.present)
+        return run_app(
+            job.run_dir, job, motion=not options.no_motion, present=options.present, narrate=options.narration
+        )
     from ddpviz.headless import run_plain
 
     return run_plain(job)

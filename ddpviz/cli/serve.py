@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 from textual_serve.server import Server
 
-from ddpviz.language import _
+from ddpviz.language import _, current
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 # As the console script starts it: the working folder does not get onto sys.path, where its files would shadow Python's.
@@ -44,7 +44,7 @@ _POLICY = (
 def command(run_dir: Path) -> str:
     """What a tab runs: a viewer of that run."""
     package = Path(__file__).resolve().parents[2]
-    return shlex.join([sys.executable, "-c", _VIEWER, str(package), "watch", str(run_dir)])
+    return shlex.join([sys.executable, "-c", _VIEWER, str(package), "watch", "--lang", current(), str(run_dir)])
 
 
 def serve(run_dir: Path, host: str, port: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from rich.console import Console
 from rich.containers import Lines
@@ -17,7 +19,7 @@ from ddpviz.dashboard.narration import narrate
 from ddpviz.dashboard.situation import Situation, State, hang_lines
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.findings.model import Finding, Severity
-from ddpviz.language import _
+from ddpviz.language import _, ngettext
 from ddpviz.phrases import which_ranks
 from ddpviz.timeline.model import Gradients, Timeline
 from ddpviz.timeline.steps import StepTable
@@ -96,7 +98,12 @@ def findings_text(
 
 def height_of(text: Text, width: int) -> int:
     """Lines that it takes, broken at words."""
-    return len(_broken(text, width))
+    return _height(text.plain, width)
+
+
+@lru_cache(maxsize=64)
+def _height(plain: str, width: int) -> int:
+    return len(_broken(Text(plain), width))
 
 
 def _broken(text: Text, width: int) -> Lines:
@@ -107,9 +114,9 @@ def _broken(text: Text, width: int) -> Lines:
 
 def clipped(text: Text, lines: int, width: int, more: Text) -> Text:
     """The text in at most `lines` lines; where some are left out, the last one is `more`."""
-    broken = _broken(text, width)
-    if len(broken) <= lines:
+    if height_of(text, width) <= lines:
         return text
+    broken = _broken(text, width)
     kept = Text("\n").join([*broken[: max(lines - 1, 0)], more])
     return kept
 
@@ -129,9 +136,10 @@ def _all_right(tl: Timeline, cursor: Cursor) -> str:
             averaged=averaged,
             steps=plural(count, "step"),
         )
-    return _(
-        "nothing wrong: {value} so far used averaged gradients",
-        value="the one step" if count == 1 else f"all {count} steps",
+    return ngettext(
+        "nothing wrong: the one step so far used averaged gradients",
+        "nothing wrong: all {n} steps so far used averaged gradients",
+        count,
     )
 
 

@@ -85,7 +85,7 @@ def before_the_module(tl: Timeline) -> str:
         return ngettext(
             "{ranks:start} waits in init_process_group until every rank has joined.",
             "{ranks:start} wait in init_process_group until every rank has joined.",
-            len(waiting),
+            min(len(waiting), 2),
             ranks=_ranks(waiting),
         )
     if "DDP constructor" in doing:
@@ -203,7 +203,7 @@ def _passed(tl: Timeline, module: Module, index: int) -> str:
     return ngettext(
         "Micro-step {index}: {there} is done, {late} not yet.",
         "Micro-step {index}: {there} are done, {late} not yet.",
-        len(ready),
+        min(len(ready), 2),
         index=index,
         there=_ranks(ready),
         late=_ranks(late),

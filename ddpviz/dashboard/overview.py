@@ -27,7 +27,7 @@ from ddpviz.dashboard.view import View
 from ddpviz.language import _
 from ddpviz.trace.text import clean
 
-CHART_EVERY = 0.15  # seconds between two drawings of the chart
+CHART_EVERY, CHART_SHARE = 0.15, 20  # seconds between two drawings of the chart, which takes one part in 20 of them
 WIDE, TALL = 100, 28  # cells and lines from which panels stand side by side
 SOLOS = ("", "sync", "levels", "norms", "story")  # what `z` fills the screen with, in turn
 
@@ -192,12 +192,17 @@ class Overview(Container):
             cast(View, self._norms).show(snap.tl, cursor, snap.findings)
             return
         key = (snap.serial, cursor.index, cursor.module, self.app.theme, self._norms.region.size)
-        if key != self._norms_key and monotonic() - self._norms_at >= CHART_EVERY:
-            self._norms_key, self._norms_at = key, monotonic()
+        if key != self._norms_key and monotonic() >= self._norms_at:
+            begun = monotonic()
             cast(View, self._norms).show(snap.tl, cursor, snap.findings)
+            spent = monotonic() - begun
+            self._norms_key, self._norms_at = (
+                key,
+                begun + max(CHART_EVERY, min(spent * CHART_SHARE, 0.5) * bool(CHART_EVERY)),
+            )
         elif key != self._norms_key and not self._norms_due:
             self._norms_due = True
-            self.set_timer(CHART_EVERY, self._norms_again)
+            self.set_timer(max(self._norms_at - monotonic(), 0.01), self._norms_again)
 
     def _norms_again(self) -> None:
         self._norms_due = False

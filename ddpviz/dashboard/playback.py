@@ -16,6 +16,7 @@ import numpy as np
 from ddpviz.dashboard.moments import NEVER, gather, newest
 from ddpviz.dashboard.state import ONE_PASS_A_SECOND, SPEEDS, Cursor, longest, module_of
 from ddpviz.findings.model import Finding
+from ddpviz.language import _
 from ddpviz.timeline.model import Module, Timeline
 
 # Widths of the stretches of a pass in story time, and of the rest once its gradients were used.
@@ -214,7 +215,7 @@ def change_speed(cursor: Cursor, by: int) -> Cursor:
 
 
 def speed_text(cursor: Cursor) -> str:
-    return "1 pass/s" if cursor.speed == ONE_PASS_A_SECOND else f"×{cursor.speed:g}"
+    return _("1 pass/s") if cursor.speed == ONE_PASS_A_SECOND else f"×{cursor.speed:g}"
 
 
 # --- the clock -------------------------------------------------------------------------------------------------------

@@ -120,11 +120,11 @@ def hang_lines(tl: Timeline, here: Situation, now: int) -> list[tuple[str, str]]
     who = _rank(here.missing)
     ended = all(tl.ranks[k].status in ("failed", "died", "finished") for k in here.missing if k in tl.ranks)
     why = (
-        ngettext("{who} is gone", "{who} are gone", len(here.missing), who=who)
+        ngettext("{who} is gone", "{who} are gone", min(len(here.missing), 2), who=who)
         if ended and here.missing
-        else ngettext("{who} has not come", "{who} have not come", len(here.missing), who=who)
+        else ngettext("{who} has not come", "{who} have not come", min(len(here.missing), 2), who=who)
     )
-    head = ngettext("{who} waits", "{who} wait", len(here.waiting), who=_rank(here.waiting))
+    head = ngettext("{who} waits", "{who} wait", min(len(here.waiting), 2), who=_rank(here.waiting))
     lines = [(f"{head}; {why}" if here.missing else _("{head} for each other", head=head), "waiting")]
     for rank in [*here.waiting[:3], *here.missing[:3]]:
         state = tl.ranks.get(rank)

@@ -186,12 +186,12 @@ class SyncTimeline(Drawn):
                 [(_("{hidden} more groups of ranks: z makes room, / filters", hidden=hidden), ink["dim"])],
             )
         if want_steps:
-            put("step", ink["dim"], draw.steps(grid, frame, nonfinite))
+            put(_("step"), ink["dim"], draw.steps(grid, frame, nonfinite))
         while len(lines) < height - 1 - want_map:
             put("", ink["dim"], [])
         self._map_line = len(lines) if want_map else -1
         if want_map:
-            put("run", ink["dim"], self._minimap(tl, module, groups, grid, total, meant, ink))
+            put(_("run"), ink["dim"], self._minimap(tl, module, groups, grid, total, meant, ink))
         lines.append(draw.legend(grid, width, ink, [M.NONFINITE] if nonfinite and want_steps else []))
         self._rows_at = where
         fill = self.rich_style

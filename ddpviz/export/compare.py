@@ -13,6 +13,7 @@ import numpy as np
 
 from ddpviz.export import words
 from ddpviz.findings.model import Finding
+from ddpviz.language import _
 from ddpviz.timeline import model as m
 from ddpviz.timeline.timing import communication
 from ddpviz.timeline.trends import traffic
@@ -110,90 +111,135 @@ def compare(a: Figures, b: Figures) -> Iterator[str]:
     differ = list(_setting(a, b)) + list(_verdicts(a, b, same)) + list(_numbers(a, b, same))
     yield from (f"- {line}" for line in differ)
     if not differ:
-        yield "No difference."
+        yield _("No difference.")
     if same:
-        yield f"The same: {', '.join(same)}."
+        yield _("The same: {join}.", join=", ".join(same))
 
 
 def describe(f: Figures) -> str:
     steps = words.plural(f.steps, "step")
     backend = f", {clean(f.backend)}" if f.backend else ""
-    torch = f", torch {clean(f.torch)}" if f.torch else ""
+    torch = _(", torch {torch}", torch=clean(f.torch)) if f.torch else ""
     passes = words.plural(f.passes, "micro-step")
     return f"{clean(f.name)} ({words.plural(f.ranks, 'rank')}{backend}{torch}, {passes}, {steps})"
 
 
 def _setting(a: Figures, b: Figures) -> Iterator[str]:
     if a.ranks != b.ranks:
-        yield f"A ran on {words.plural(a.ranks, 'rank')}, B on {b.ranks}; what follows compares a rank with a rank."
+        yield _(
+            "A ran on {ranks}, B on {ranks2}; what follows compares a rank with a rank.",
+            ranks=words.plural(a.ranks, "rank"),
+            ranks2=b.ranks,
+        )
     if a.backend != b.backend:
-        yield f"A used {clean(a.backend) or 'no known backend'}, B {clean(b.backend) or 'no known backend'}."
+        yield _(
+            "A used {value}, B {value2}.",
+            value=clean(a.backend) or "no known backend",
+            value2=clean(b.backend) or "no known backend",
+        )
     if a.torch != b.torch:
-        yield f"A ran on torch {clean(a.torch) or '?'}, B on {clean(b.torch) or '?'}."
+        yield _("A ran on torch {value}, B on {value2}.", value=clean(a.torch) or "?", value2=clean(b.torch) or "?")
     if a.status != b.status:
         yield f"A {_ended(a.status)}, B {_ended(b.status)}."
 
 
 def _ended(status: str) -> str:
-    return {"hung": "hung", "running": "is running", "interrupted": "was interrupted"}.get(status, clean(status))
+    return {"hung": _("hung"), "running": _("is running"), "interrupted": _("was interrupted")}.get(
+        status, clean(status)
+    )
 
 
 def _verdicts(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:
     for rule in sorted(a.rules.keys() - b.rules.keys()):
-        yield f"{rule} ({a.rules[rule]}) is found in A and gone in B."
+        yield _("{rule} ({rules}) is found in A and gone in B.", rule=rule, rules=a.rules[rule])
     for rule in sorted(b.rules.keys() - a.rules.keys()):
-        yield f"{rule} ({b.rules[rule]}) is new in B."
+        yield _("{rule} ({rules}) is new in B.", rule=rule, rules=b.rules[rule])
     if both := sorted(a.rules.keys() & b.rules.keys()):
-        same.append(f"found in both: {', '.join(both)}")
+        same.append(_("found in both: {join}", join=", ".join(both)))
     elif not a.rules and not b.rules:
-        same.append("no findings")
+        same.append(_("no findings"))
     share_a, share_b = a.synced / max(a.passes, 1), b.synced / max(b.passes, 1)
     if abs(share_a - share_b) > 0.005:
         yield (
-            f"A all-reduced {a.synced:,} of {a.passes:,} micro-steps ({words.percent(share_a)}), "
-            f"B {b.synced:,} of {b.passes:,} ({words.percent(share_b)})."
+            _(
+                "A all-reduced {synced:,} of {passes:,} micro-steps ({percent}), B {synced2:,} of {passes2:,} "
+                "({percent2}).",
+                synced=a.synced,
+                passes=a.passes,
+                percent=words.percent(share_a),
+                synced2=b.synced,
+                passes2=b.passes,
+                percent2=words.percent(share_b),
+            )
         )
     else:
-        same.append(f"the share of all-reduced micro-steps ({words.percent(share_b)})")
+        same.append(_("the share of all-reduced micro-steps ({percent})", percent=words.percent(share_b)))
     if (a.wrong_steps > 0) != (b.wrong_steps > 0):
         yield (
-            f"{a.wrong_steps:,} of {words.plural(a.steps, 'step')} in A used gradients that were not averaged, "
-            f"{b.wrong_steps:,} of {b.steps:,} in B."
+            _(
+                "{wrong_steps:,} of {steps} in A used gradients that were not averaged, {wrong_steps2:,} of "
+                "{steps2:,} in B.",
+                wrong_steps=a.wrong_steps,
+                steps=words.plural(a.steps, "step"),
+                wrong_steps2=b.wrong_steps,
+                steps2=b.steps,
+            )
         )
     if a.replicas != b.replicas:
-        yield f"The replicas are {a.replicas} in A and {b.replicas} in B."
+        yield _("The replicas are {replicas} in A and {replicas2} in B.", replicas=a.replicas, replicas2=b.replicas)
     else:
-        same.append(f"replicas {a.replicas}")
+        same.append(_("replicas {replicas}", replicas=a.replicas))
 
 
 def _numbers(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:
     rows = (
-        ("the time a step", "A step takes", a.step_ns, b.step_ns, words.duration),
-        ("the bytes a rank sends a step", "A rank sends a step", a.sent_per_step, b.sent_per_step, words.size),
+        (_("the time a step"), _("A step takes"), a.step_ns, b.step_ns, words.duration),
+        (_("the bytes a rank sends a step"), _("A rank sends a step"), a.sent_per_step, b.sent_per_step, words.size),
         (
-            "the exposed all-reduce time",
-            "All-reduce time that the backward does not hide, a synchronised pass, is",
+            _("the exposed all-reduce time"),
+            _("All-reduce time that the backward does not hide, a synchronised pass, is"),
             a.exposed_ns,
             b.exposed_ns,
             words.duration,
         ),
-        ("peak memory", "The peak memory of a rank is", a.memory, b.memory, words.size),
-        ("the averaged gradient's norm", "The median norm of the averaged gradient is", a.norm, b.norm, words.number),
+        (_("peak memory"), _("The peak memory of a rank is"), a.memory, b.memory, words.size),
+        (
+            _("the averaged gradient's norm"),
+            _("The median norm of the averaged gradient is"),
+            a.norm,
+            b.norm,
+            words.number,
+        ),
     )
     for label, sentence, x, y, shown in rows:
         if x is None and y is None:
             continue
         if x is None or y is None:
             known, value = ("B", y) if y is not None else ("A", x)
-            yield f"{label[0].upper()}{label[1:]} was measured in {known} alone ({shown(value or 0)})."
+            yield _(
+                "{upper}{label} was measured in {known} alone ({shown}).",
+                upper=label[0].upper(),
+                label=label[1:],
+                known=known,
+                shown=shown(value or 0),
+            )
         elif x == y or abs(y - x) <= SAME * max(abs(x), abs(y)):
             same.append(f"{label} ({shown(y)})")
         else:
-            yield f"{sentence} {shown(x)} in A and {shown(y)} in B{_times(x, y)}."
+            yield _(
+                "{sentence} {shown} in A and {shown2} in B{times}.",
+                sentence=sentence,
+                shown=shown(x),
+                shown2=shown(y),
+                times=_times(x, y),
+            )
     if a.hidden is not None and b.hidden is not None and abs(a.hidden - b.hidden) > SAME:
         yield (
-            f"{words.percent(a.hidden)} of the all-reduce time is hidden behind the backward in A, "
-            f"{words.percent(b.hidden)} in B."
+            _(
+                "{percent} of the all-reduce time is hidden behind the backward in A, {percent2} in B.",
+                percent=words.percent(a.hidden),
+                percent2=words.percent(b.hidden),
+            )
         )
 
 
@@ -202,5 +248,5 @@ def _times(x: float, y: float) -> str:
         return ""
     ratio = y / x
     if ratio >= 2:
-        return f", {ratio:.1f} times as much"
+        return _(", {ratio:.1f} times as much", ratio=ratio)
     return f", {words.percent(abs(ratio - 1))} {'more' if ratio > 1 else 'less'}"

@@ -18,6 +18,7 @@ import numpy as np
 from ddpviz.export import words
 from ddpviz.export.columns import tuples
 from ddpviz.findings.model import Finding
+from ddpviz.language import english
 from ddpviz.timeline import model as m
 from ddpviz.timeline.timing import Arrivals, arrivals, communication
 from ddpviz.timeline.trends import agreement, noise_scale, traffic
@@ -129,6 +130,7 @@ def sampling(tl: m.Timeline) -> Json | None:
     }
 
 
+@english()
 def rank_part(tl: m.Timeline, rank: int) -> Json:
     """One rank; a rank that never spoke stands here too, as "missing"."""
     state = tl.ranks.get(rank) or m.RankState(rank)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ddpviz.language import Words
+from ddpviz.language import N_, Words, _
 from ddpviz.phrases import counted
 from ddpviz.timeline.model import Module, RankState, Site, Sync, Timeline
 from ddpviz.trace import records as r
@@ -37,7 +37,11 @@ def duration(ns: float) -> str:
     if abs(seconds) >= 100:
         minutes, rest = divmod(round(seconds), 60)
         hours, minutes = divmod(minutes, 60)
-        return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+        return (
+            _("{hours} h {minutes:02d} min", hours=hours, minutes=minutes)
+            if hours
+            else _("{minutes} min {rest:02d} s", minutes=minutes, rest=rest)
+        )
     return _scaled(ns, 1000, ("ns", "us", "ms", "s"))
 
 
@@ -79,19 +83,19 @@ def ranges(numbers: Iterable[int]) -> str:
 # --- what happened ---------------------------------------------------------------------------------------------------
 
 PASS_WORDS = {
-    Sync.LOCAL: "local",
-    Sync.SYNCED: "all-reduced",
-    Sync.PARTIAL: "partly all-reduced",
-    Sync.MIXED: "mixed: all-reduced on some ranks only",
-    Sync.UNFINISHED: "unfinished",
-    Sync.RUNNING: "running",
-    Sync.ABSENT: "never ran on every rank",
+    Sync.LOCAL: N_("local"),
+    Sync.SYNCED: N_("all-reduced"),
+    Sync.PARTIAL: N_("partly all-reduced"),
+    Sync.MIXED: N_("mixed: all-reduced on some ranks only"),
+    Sync.UNFINISHED: N_("unfinished"),
+    Sync.RUNNING: N_("running"),
+    Sync.ABSENT: N_("never ran on every rank"),
 }
 
 
 def module_name(tl: Timeline, module: Module) -> str:
     """The module's class name, with its number where there is more than one module."""
-    return f"{module.name} (module {module.id})" if len(tl.modules) > 1 else module.name
+    return _("{name} (module {id})", name=module.name, id=module.id) if len(tl.modules) > 1 else module.name
 
 
 def bucket_layers(module: Module, layout: int, index: int, limit: int = 3) -> str:
@@ -99,11 +103,11 @@ def bucket_layers(module: Module, layout: int, index: int, limit: int = 3) -> st
     if not 0 <= layout < len(module.layouts) or not 0 <= index < len(module.layouts[layout].buckets):
         return ""
     names = [module.params[p].name for p in module.layouts[layout].buckets[index] if 0 <= p < len(module.params)]
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+    return ", ".join(names[:limit]) + (_(" and {value} more", value=len(names) - limit) if len(names) > limit else "")
 
 
 def place(site: Site) -> str:
-    return f" at {site.short}" if site.file else ""
+    return _(" at {short}", short=site.short) if site.file else ""
 
 
 def last_event(tl: Timeline, rank: int) -> str:
@@ -111,21 +115,32 @@ def last_event(tl: Timeline, rank: int) -> str:
     state = tl.ranks.get(rank)
     events: list[tuple[int, str]] = []
     if state is not None:
-        events.append((state.started_ns, "its process started"))
+        events.append((state.started_ns, _("its process started")))
     for module in tl.modules:
         lane, name = module.lanes.get(rank), module_name(tl, module)
         if lane is None:
             continue
         if module.layouts:
-            events.append((module.layouts[0].at, f"DDP wrapped {name}{place(module.site)}"))
+            events.append((module.layouts[0].at, _("DDP wrapped {name}{place}", name=name, place=place(module.site))))
         if len(lane.passes):
             row, sync = lane.passes[-1], Sync(int(lane.sync[-1]))
             site = place(tl.site(rank, int(row["backward_site"])))
-            events.append((int(row["end"]), f"backward {int(row['index'])} of {name}, {PASS_WORDS[sync]}{site}"))
+            events.append(
+                (
+                    int(row["end"]),
+                    _(
+                        "backward {index} of {name}, {sync}{site}",
+                        index=int(row["index"]),
+                        name=name,
+                        sync=_(PASS_WORDS[sync]),
+                        site=site,
+                    ),
+                )
+            )
         if len(lane.steps):
             row = lane.steps[-1]
             site = place(tl.site(rank, int(row["site"])))
-            events.append((int(row["end"]), f"optimizer step {int(row['index'])}{site}"))
+            events.append((int(row["end"]), _("optimizer step {index}{site}", index=int(row["index"]), site=site)))
     for group in tl.groups.values():
         rows = group.collectives.get(rank)
         if rows is not None and len(rows):
@@ -154,9 +169,13 @@ def waiting_for(tl: Timeline, state: RankState) -> str | None:
     module = tl.modules[stack.module] if 0 <= stack.module < len(tl.modules) else None
     if module is not None and stack.bucket >= 0 and module.layouts:
         layers = bucket_layers(module, len(module.layouts) - 1, stack.bucket)
-        text += f" of bucket {stack.bucket}" + (f" ({layers})" if layers else "")
+        text += _(" of bucket {bucket}", bucket=stack.bucket) + (f" ({layers})" if layers else "")
     if module is not None and stack.pass_index >= 0:
-        text += f" in backward {stack.pass_index} of {module_name(tl, module)}"
+        text += _(
+            " in backward {pass_index} of {module_name}",
+            pass_index=stack.pass_index,
+            module_name=module_name(tl, module),
+        )
     return text + place(tl.site(state.rank, stack.site))
 
 
@@ -186,13 +205,15 @@ def rank_end(tl: Timeline, rank: int) -> str:
     """How a rank ended or stands: `failed with exit code 1 (ValueError: ...)`, `was killed by SIGKILL`."""
     state = tl.ranks.get(rank)
     if state is None:
-        return "was never heard of"
+        return _("was never heard of")
     if state.signal is not None:
-        return f"was killed by {signal_name(state.signal)}"
+        return _("was killed by {signal_name}", signal_name=signal_name(state.signal))
     code = state.exit_code if state.exit_code is not None else state.exit.code if state.exit is not None else None
-    how = {"finished": "finished", "failed": "failed", "died": "died"}.get(state.status, f"was {state.status}")
+    how = {"finished": "finished", "failed": "failed", "died": "died"}.get(
+        state.status, _("was {status}", status=state.status)
+    )
     if code is not None and how != "finished":
-        how += f" with exit code {code}"
+        how += _(" with exit code {code}", code=code)
     if state.exit is not None and state.exit.error:
         how += f" ({state.exit.error.splitlines()[0][:200]})"
     return how
@@ -203,4 +224,4 @@ def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"signal {number}"
+        return _("signal {number}", number=number)

@@ -47,7 +47,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
             else ngettext(
                 "{micro_steps}{of}{at} did not come from a forward of the DDP wrapper",
                 "{micro_steps}{of}{at} did not come from a forward of the DDP wrapper",
-                len(indices),
+                min(len(indices), 2),
                 micro_steps=words.start(words.numbered("micro-step", indices)),
                 of=of,
                 at=words.at(where),

@@ -75,7 +75,7 @@ class Hang:
         head = ngettext(
             "{who} has waited {age} in {what}{at}",
             "{who} have waited {age} in {what}{at}",
-            len(group),
+            min(len(group), 2),
             who=who,
             age=age,
             what=first.what,

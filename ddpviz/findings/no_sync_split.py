@@ -72,7 +72,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
                 Severity.WARNING,
                 ngettext(
                     *text,
-                    len(indices),
+                    min(len(indices), 2),
                     which=words.start(words.numbered("micro-step", indices)),
                     of=words.of(tl, module),
                     at=words.at(where),

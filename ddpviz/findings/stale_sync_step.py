@@ -37,7 +37,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
             "rank alone: what comes after the all-reduce stays local. {sentence}.",
             "Step {index}{of}{at} used gradients that were averaged{averaged}, after which {late} were added on each "
             "rank alone: what comes after the all-reduce stays local. {sentence}.",
-            len(added),
+            min(len(added), 2),
             index=used.first.index,
             of=of,
             at=words.at(where),

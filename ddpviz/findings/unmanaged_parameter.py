@@ -68,7 +68,7 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
     lane = module.lanes[ranks[0]]
     mine = [u for u in tl.unmanaged.get(lane.rank, []) if u.module == module.id]
     names = list(dict.fromkeys(n for u in mine for n in u.names))
-    reasons = [ngettext(*_REASONS.get(k, _UNKNOWN), len(names)) for k in dict.fromkeys(u.reason for u in mine)]
+    reasons = [ngettext(*_REASONS.get(k, _UNKNOWN), min(len(names), 2)) for k in dict.fromkeys(u.reason for u in mine)]
     why = words.listed(reasons)
     row = lane.steps[steps[0]]
     where = tl.site(lane.rank, int(row["site"]))
@@ -94,7 +94,7 @@ def _finding(tl: Timeline, module: Module, ranks: tuple[int, ...], steps: facts.
             "each rank alone.{again}",
             "{parameters} {why}, so DDP does not average their gradients, and step {index}{of}{at} updated them on "
             "each rank alone.{again}",
-            len(names),
+            min(len(names), 2),
             parameters=words.start(words.parameters(names)),
             why=why,
             index=int(row["index"]),

@@ -50,7 +50,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
                 "alone. {sentence}.",
                 "Step {index}{of}{at} used gradients that were never averaged: {ranks} stepped on what each had "
                 "computed alone. {sentence}.",
-                len(used.first_ranks),
+                min(len(used.first_ranks), 2),
                 index=used.first.index,
                 of=of,
                 at=words.at(where),

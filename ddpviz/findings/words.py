@@ -64,7 +64,7 @@ def parameters(items: Sequence[str], limit: int = 4) -> str:
     """`the parameters fc.weight and fc.bias`; names that already say so stay as they are."""
     if all(name.startswith("parameter ") for name in items):
         return names(items, limit)
-    return ngettext("the parameter {names}", "the parameters {names}", len(items), names=names(items, limit))
+    return ngettext("the parameter {names}", "the parameters {names}", min(len(items), 2), names=names(items, limit))
 
 
 def size(count: float) -> str:

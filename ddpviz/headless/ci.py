@@ -39,7 +39,7 @@ def check(
     code = outcome.code(fail_on)
     out = Console(sys.stdout)
     if format == "json" or json == "-":
-        out.data(in_parts(outcome.timeline, outcome.findings))
+        out.data(in_parts(outcome.timeline, outcome.reported))
         if format != "json":
             show(outcome, Console(sys.stderr), format, fail_on)
     else:
@@ -47,7 +47,7 @@ def check(
     if json not in (None, "-"):
         try:
             with Path(json).open("wb") as stream:
-                stream.writelines(in_parts(outcome.timeline, outcome.findings))
+                stream.writelines(in_parts(outcome.timeline, outcome.reported))
         except OSError as error:
             complain(_("the report cannot be written to {json}: {reason}", json=json, reason=reason(error)))
             return USAGE if code == 0 else code

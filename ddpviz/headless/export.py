@@ -13,7 +13,7 @@ from pathlib import Path
 from ddpviz.export import page, perfetto, svg, tidy
 from ddpviz.export.load import load
 from ddpviz.export.report import in_parts
-from ddpviz.findings import find
+from ddpviz.findings import find_in_english
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
@@ -53,10 +53,10 @@ def export_run(run_dir: Path, *, to: str, output: str | None = None) -> int:
 
 
 _RENDER: dict[str, Callable[[Timeline], Iterable[bytes]]] = {
-    "json": lambda tl: in_parts(tl, find(tl)),
+    "json": lambda tl: in_parts(tl, find_in_english(tl)),
     "perfetto": perfetto.in_parts,
     "csv": lambda tl: tidy.in_parts(tl, "passes"),
-    "html": lambda tl: [page.to_html(tl, find(tl)).encode()],
+    "html": lambda tl: [page.to_html(tl, find_in_english(tl)).encode()],
     "svg": lambda tl: [svg.to_svg(tl).encode()],
 }
 
@@ -123,13 +123,13 @@ def _parquet(tl: Timeline, output: str | None) -> int:
 def _tensorboard(tl: Timeline, run_dir: Path, folder: Path) -> None:
     from ddpviz.export import tensorboard
 
-    tensorboard.write(tl, find(tl), folder, started_s=_started(run_dir))
+    tensorboard.write(tl, find_in_english(tl), folder, started_s=_started(run_dir))
 
 
 def _wandb(tl: Timeline, run_dir: Path, folder: Path) -> None:
     from ddpviz.export import wandb_offline
 
-    wandb_offline.write(tl, find(tl), folder, started_s=_started(run_dir))
+    wandb_offline.write(tl, find_in_english(tl), folder, started_s=_started(run_dir))
 
 
 def _started(run_dir: Path) -> float:

@@ -18,7 +18,7 @@ _COMMANDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO
 
 def annotate(outcome: Outcome) -> Iterator[str]:
     """`::error file=src/train.py,line=19,title=unsynced-step::message`, the worst first."""
-    for finding in worst_first(outcome.findings):
+    for finding in worst_first(outcome.reported):
         yield annotation(finding)
     run = outcome.timeline.run
     if run.status in ("failed", "hung") and not any(f.severity is Severity.ERROR for f in outcome.findings):

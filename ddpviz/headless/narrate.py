@@ -107,7 +107,7 @@ class Narrator:
             span = passes[module.id]
             if span:
                 kinds = Counter(m.Sync(v) for v in module.verdicts[span.start : span.stop].tolist())
-                told = ", ".join(f"{count:,} {words.PASS_WORDS[kind]}" for kind, count in sorted(kinds.items()))
+                told = ", ".join(f"{count:,} {_(words.PASS_WORDS[kind])}" for kind, count in sorted(kinds.items()))
                 norms = _norms(module, span[-1])
                 yield _(
                     "{label}micro-steps {start}-{value}  {told}",
@@ -152,7 +152,7 @@ class Narrator:
 def micro_step(tl: m.Timeline, module: m.Module, index: int) -> str:
     """`micro-step 3  local (no_sync)  norms 0.81 | 0.55  train.py:19`."""
     verdict = m.Sync(int(module.verdicts[index]))
-    said = words.PASS_WORDS[verdict]
+    said = _(words.PASS_WORDS[verdict])
     lanes = [lane for lane in module.lanes.values() if index < len(lane.passes)]
     off = int(r.PassFlag.NO_SYNC_FORWARD | r.PassFlag.NO_SYNC_BACKWARD)
     if verdict is m.Sync.LOCAL and lanes and all(int(lane.passes[index]["flags"]) & off for lane in lanes):

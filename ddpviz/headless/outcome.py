@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpviz.findings import find_in_english
 from ddpviz.findings.model import Finding, Severity
 from ddpviz.headless.follow import Logs
+from ddpviz.language import current
 from ddpviz.timeline.model import Timeline
 
 FAIL_ON = {"error": Severity.ERROR, "warning": Severity.WARNING, "never": None}
@@ -33,6 +35,11 @@ class Outcome:
         if self.failing(fail_on):
             return FOUND
         return FINE if self.timeline.modules else NO_MODULE
+
+    @property
+    def reported(self) -> list[Finding]:
+        """The findings in English, for what programs read."""
+        return self.findings if current() == "en" else find_in_english(self.timeline)
 
     def failing(self, fail_on: str = "error") -> list[Finding]:
         """The findings at or above `fail_on`."""

@@ -171,7 +171,7 @@ def _last_words(outcome: Outcome, rank: int) -> tuple[list[str], list[str]]:
     trace = without_probe(clean(text, newlines=True).rstrip().splitlines())
     tail = outcome.logs.end_of(str(rank), 40)
     if trace:
-        start = next((n for n, line in enumerate(tail) if line.endswith(_("Traceback (most recent call last):"))), None)
+        start = next((n for n, line in enumerate(tail) if line.endswith("Traceback (most recent call last):")), None)
         tail = tail[:start] if start is not None else []
     return trace, without_probe(tail)[-15:]
 
@@ -234,7 +234,7 @@ def summary(tl: m.Timeline) -> Iterator[str]:
         kinds = Counter(m.Sync(v) for v in module.verdicts.tolist())
         if tl.run.status != "running" and (open_ended := kinds.pop(m.Sync.RUNNING, 0)):
             kinds[m.Sync.UNFINISHED] += open_ended
-        parts = [f"{count:,} {words.PASS_WORDS[kind]}" for kind, count in sorted(kinds.items())]
+        parts = [f"{count:,} {_(words.PASS_WORDS[kind])}" for kind, count in sorted(kinds.items())]
         yield f"  {name}{words.plural(module.passes, 'micro-step')}" + (": " + ", ".join(parts) if parts else "")
         sent, saved = traffic(module)
         less = (
@@ -279,8 +279,7 @@ def steps(tl: m.Timeline) -> str:
         return _("no optimizer step")
     used = Counter(step.gradients for step in tl.steps)
     parts = ", ".join(
-        _("{count:,} on {GRADIENT_WORDS}", count=count, GRADIENT_WORDS=GRADIENT_WORDS[kind])
-        for kind, count in sorted(used.items())
+        _("{count:,} on {kind}", count=count, kind=_(GRADIENT_WORDS[kind])) for kind, count in sorted(used.items())
     )
     diverged = next((step.index for step in tl.steps if step.replicas is m.Replicas.DIVERGED), None)
     known = sum(step.replicas is not m.Replicas.UNKNOWN for step in tl.steps)

@@ -372,14 +372,14 @@ def _draw_table(canvas: Canvas, module: Module, index: int, lanes: list[Lane], z
     rows: list[tuple[str, ...]] = [
         (
             "bucket",
-            "size",
-            "tensors",
+            _("size"),
+            _("tensors"),
             _("last ready"),
             "all-reduce",
             _("fastest rate"),
             _("norm before"),
-            "after",
-            "layers",
+            _("after"),
+            _("layers"),
         )
     ]
     found: dict[tuple[int, int], list[np.void]] = {}

@@ -9,7 +9,7 @@ from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.names import layers_of
 from ddpviz.dashboard.state import Cursor
 from ddpviz.dashboard.views.canvas import Canvas, Drawing, wrap
-from ddpviz.language import _
+from ddpviz.language import N_, _
 from ddpviz.timeline.model import Module, RankState, Timeline
 from ddpviz.trace.records import PassFlag
 
@@ -21,6 +21,16 @@ STATUS = {  # what a rank's state looks like
     "finished": (M.GOOD, "synced"),
     "failed": (M.WRONG_STEP, "wrong"),
     "died": (M.DEAD, "wrong"),
+}
+STATUSES = {
+    "starting": N_("starting"),
+    "running": N_("running"),
+    "waiting": N_("waiting"),
+    "finished": N_("finished"),
+    "failed": N_("failed"),
+    "hung": N_("hung"),
+    "interrupted": N_("interrupted"),
+    "died": N_("died"),
 }
 WORST = ("died", "failed", "waiting", "running", "finished")
 
@@ -61,7 +71,7 @@ def _draw_run(canvas: Canvas, tl: Timeline) -> None:
         _fact(canvas, _("command"), shlex.join(run.command))
     code = _(", exit code {exit_code}", exit_code=run.exit_code) if run.exit_code is not None else ""
     look = {"finished": "synced", "running": "running", "starting": "running"}.get(run.status, "wrong")
-    _fact(canvas, _("status"), run.status + code, look if not run.exit_code else "wrong")
+    _fact(canvas, _("status"), _(STATUSES.get(run.status, run.status)) + code, look if not run.exit_code else "wrong")
     if run.backend:
         size = f" x{run.world_size}" if run.world_size else ""
         _fact(canvas, _("backend"), f"{run.backend}{size}" + (f" ({run.backend_reason})" if run.backend_reason else ""))
@@ -126,7 +136,9 @@ def _draw_ranks(canvas: Canvas, tl: Timeline, cursor: Cursor) -> None:
     words = cursor.filter.split()
     states = [state for state in tl.ranks.values() if not words or _matches(state, words)]
     states.sort(key=lambda state: (WORST.index(state.status), state.rank))
-    rows: list[tuple[str, ...]] = [("rank", "", "status", "passes", "heard", "memory", "device", "pid", "host")]
+    rows: list[tuple[str, ...]] = [
+        (_("rank"), "", _("status"), _("passes"), _("heard"), _("memory"), _("device"), "pid", _("host"))
+    ]
     rows += [_rank_row(tl, state) for state in states]
     lines = fmt.columns(rows, right=(0, 3, 4, 5, 7), gap=1)
     canvas.line(("  " + lines[0], "dim"))
@@ -136,7 +148,7 @@ def _draw_ranks(canvas: Canvas, tl: Timeline, cursor: Cursor) -> None:
         y = canvas.line((fmt.shorten("  " + line, canvas.width - 1), chosen.strip()))
         at = line.find(mark.glyph)
         if at >= 0:
-            canvas.put(2 + at, y, f"{mark.glyph} {state.status}", f"{look} bold{chosen}")
+            canvas.put(2 + at, y, f"{mark.glyph} {_(STATUSES.get(state.status, state.status))}", f"{look} bold{chosen}")
         canvas.hits[y] = state.rank
         for text, tone in _troubles(tl, state):
             canvas.wrap(text, tone, indent=7)
@@ -160,11 +172,11 @@ def _rank_row(tl: Timeline, state: RankState) -> tuple[str, ...]:
     memory = max((int(lane.passes["memory"][-1]) for lane in lanes if len(lane.passes)), default=0)
     over = state.status in ("finished", "failed", "died")
     quiet = max(tl.now_ns - state.last_ns, 0)
-    heard = "" if over else "now" if quiet < 2e9 else _("{time} ago", time=fmt.duration(quiet))
+    heard = "" if over else _("now") if quiet < 2e9 else _("{time} ago", time=fmt.duration(quiet))
     return (
         str(state.rank),
         STATUS[state.status][0].glyph,
-        state.status,
+        _(STATUSES.get(state.status, state.status)),
         f"{passes:,}".replace(",", " "),
         heard,
         fmt.size(memory) if memory else M.UNSAMPLED.glyph,

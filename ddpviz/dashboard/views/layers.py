@@ -143,20 +143,20 @@ def _draw_table(
     each = (room - name - 1) // max(len(data.ranks), 1)
     top = float(np.max(data.local[rows], initial=0.0, where=np.isfinite(data.local[rows])))
     buckets = _buckets(module)
-    head = canvas.line((" " + fmt.fit(prefix or "layer", name), "dim"), (_("   size"), "dim"))
+    head = canvas.line((" " + fmt.fit(prefix or _("layer"), name), "dim"), (_("   size"), "dim"))
     x = name + 9
     if each >= NUMBER + 1:
         for column, rank in enumerate(data.ranks):
             canvas.put(x + column * each, head, _("rank {rank}", rank=rank).rjust(NUMBER), f"rank:{rank}")
         behind = x + len(data.ranks) * each
     else:
-        canvas.put(x, head, "lowest".rjust(NUMBER) + _("  of  "), "dim")
-        canvas.put(x + NUMBER + 8, head, "highest".rjust(NUMBER) + _("  of  "), "dim")
+        canvas.put(x, head, _("lowest").rjust(NUMBER) + _("  of  "), "dim")
+        canvas.put(x + NUMBER + 8, head, _("highest").rjust(NUMBER) + _("  of  "), "dim")
         behind = x + 2 * (NUMBER + 8)
         if chosen in data.ranks:
             canvas.put(behind, head, _("rank {chosen}", chosen=chosen).rjust(NUMBER), f"rank:{chosen}")
             behind += NUMBER + 2
-    canvas.put(behind + 1, head, "averaged", "dim")
+    canvas.put(behind + 1, head, _("averaged"), "dim")
     last = None
     for i, short in zip(rows, names, strict=True):
         param = module.params[i]

@@ -136,6 +136,7 @@ def _own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(overview, "CHART_EVERY", 0.0)  # nothing is held back for the eye's sake
+    monkeypatch.setattr(overview, "CHART_SHARE", 0)
     monkeypatch.setattr(canvas.Drawing, "EVERY", 0.0)
     monkeypatch.setattr(norms.NormsView, "EVERY", 0.0)
 

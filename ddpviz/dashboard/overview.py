@@ -196,10 +196,7 @@ class Overview(Container):
             begun = monotonic()
             cast(View, self._norms).show(snap.tl, cursor, snap.findings)
             spent = monotonic() - begun
-            self._norms_key, self._norms_at = (
-                key,
-                begun + max(CHART_EVERY, min(spent * CHART_SHARE, 0.5) * bool(CHART_EVERY)),
-            )
+            self._norms_key, self._norms_at = key, begun + max(CHART_EVERY, min(spent * CHART_SHARE, 0.5))
         elif key != self._norms_key and not self._norms_due:
             self._norms_due = True
             self.set_timer(max(self._norms_at - monotonic(), 0.01), self._norms_again)

@@ -164,5 +164,5 @@ def test_nothing_overflows_at_80x24(spoken: str, tmp_path: Path, monkeypatch: py
             await pilot.press("question_mark")
             assert {cell_len(line) for line in await settle(app, pilot)} == {80}
 
-    for name in ("accumulate", "uneven", "unsynced-step"):
+    for name in ("accumulate", "uneven", "unsynced-step") if spoken == "ru" else ("uneven",):
         asyncio.run(look(name))

@@ -179,8 +179,8 @@ def caption(now: Scene, sentence: str, width: int) -> Canvas:
     y, x = canvas.line(""), 1
     for (mark, role, what), ranks in groups.items():
         who = which_ranks(ranks, fmt.ranges(ranks))
-        if x + len(who) + len(what) + 3 > width:
-            canvas.put(x, y, "…", "dim")
+        if x + len(who) + len(what) + 4 > width:
+            canvas.put(min(x, width - 1), y, "…", "dim")
             break
         x = canvas.put(x, y, f"{mark} ", f"{role} bold")
         x = canvas.put(x, y, f"{who} ", "strong bold")
@@ -192,6 +192,8 @@ def caption(now: Scene, sentence: str, width: int) -> Canvas:
         (WAITS, _("waits here")),
         (RAISED, _("raised here")),
     ):
+        if x + len(mark) + 1 + len(what) > width:
+            break
         x = canvas.put(x, y, mark, "strong")
         x = canvas.put(x + 1, y, what, "dim") + 3
     return canvas

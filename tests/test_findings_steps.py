@@ -226,6 +226,21 @@ def test_settings_of_the_optimizer_that_differ_are_named() -> None:
     assert "the optimizer's momentum is what differs: 0.8 on rank 0 and 0.9 on rank 1" in diverged.message
 
 
+@pytest.mark.parametrize(("ranks", "odd"), [(2, (0, 1)), (3, (1,)), (5, (1,))])
+def test_the_odd_one_is_named_where_there_is_a_majority(ranks: int, odd: tuple[int, ...]) -> None:
+    def train(me: Rank) -> Steps:
+        for i in range(3):
+            yield from me.backward()
+            if (me.rank, i) == (1, 2):
+                me.states[0].weights = [w + 0.1 for w in me.states[0].weights]
+            me.step()
+            me.clear()
+
+    diverged = one(run(train, ranks=ranks), "replicas-diverged")
+    assert (diverged.ranks, diverged.step) == (odd, 2)
+    assert ("are still alike, rank 1 not" in diverged.message) is (len(odd) == 1)
+
+
 def test_a_rank_that_steps_without_gradients() -> None:
     def train(me: Rank) -> Steps:
         for i in range(3):

@@ -13,6 +13,7 @@ steps are not the same step.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,6 +24,8 @@ from ddpviz.findings.model import Finding, Severity
 from ddpviz.language import N_, _
 from ddpviz.timeline.model import Gradients, Module, Replicas, Step, StepPart, Timeline
 from ddpviz.trace import records as r
+
+_HAS_PARAM = int(r.StepFlag.HAS_PARAM)
 
 
 def check(tl: Timeline) -> Iterator[Finding]:
@@ -45,6 +48,13 @@ def check(tl: Timeline) -> Iterator[Finding]:
         reason, advice = (
             _why(tl, module, step, part, since) if left_out is None else _why_left_out(tl, module, left_out)
         )
+        odd = left_out[2] if left_out is not None else _odd(module, step)
+        if odd and left_out is None:
+            same = [k for k in module.ranks if k not in odd]
+            reason = (
+                _("{same} are still alike, {odd} not. ", same=words.start(words.ranks(same)), odd=words.ranks(odd))
+                + reason
+            )
         where, of = step.site, words.of(tl, module)
         if number - since == 1 or left_out is not None or (since < 0 and number == int(indices[0])):
             when = _("After step {number}{at}", number=number, at=words.at(where))
@@ -71,7 +81,7 @@ def check(tl: Timeline) -> Iterator[Finding]:
             ),
             advice,
             module=module.id,
-            ranks=left_out[2] if left_out is not None else module.ranks,
+            ranks=odd or module.ranks,
             count=max(1, len(apart)),
             backward=next((a for a in part.after if a is not None and a >= 0), None),
             step=number,
@@ -81,6 +91,16 @@ def check(tl: Timeline) -> Iterator[Finding]:
             via=where.via,
             steps=(number,),
         )
+
+
+def _odd(module: Module, step: Step) -> tuple[int, ...]:
+    """The ranks whose parameters are not those that most ranks have; none where there is no such majority."""
+    rows = {lane.rank: facts.step_row(lane, step) for lane in facts.lanes(module)}
+    sums = {k: int(row["param_checksum"]) for k, row in rows.items() if row is not None and row["flags"] & _HAS_PARAM}
+    most, count = Counter(sums.values()).most_common(1)[0] if sums else (0, 0)
+    if len(sums) < len(module.ranks) or 2 * count <= len(sums):
+        return ()
+    return tuple(k for k, number in sums.items() if number != most)
 
 
 def _afterwards(indices: facts.Ints, replicas: npt.NDArray[np.uint8], number: int) -> str:

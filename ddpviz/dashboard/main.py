@@ -81,6 +81,7 @@ class Main(TimeKeys):
         self._snap: Snapshot | None = None
         self._here = Situation(State.STARTING)
         self._drawn: object = None
+        self._drawn_at = 0.0
         self._clock = monotonic()
         self._views: dict[str, Widget] = {}
         self._been: list[tuple[str, Cursor]] = []  # where Esc goes back to
@@ -153,6 +154,7 @@ class Main(TimeKeys):
         key = (snap.serial, self.cursor, self.view, held, second)
         if key == self._drawn:
             return
+        self._drawn_at = monotonic()
         ticked_only = isinstance(self._drawn, tuple) and self._drawn[:4] == key[:4]
         self._drawn = key
         with self.feed.lock, self.app.batch_update():
@@ -212,7 +214,8 @@ class Main(TimeKeys):
     def _move(self, cursor: Cursor | None) -> None:
         if cursor is not None and cursor != self.cursor:
             self.cursor = cursor
-            self._draw()
+            if monotonic() - self._drawn_at >= FRAME:  # a key held down comes faster than a screen can be drawn
+                self._draw()
 
     def _with(self, move: Callable[[Timeline], Cursor | None], otherwise: str = "") -> None:
         if self._snap is None or module_of(self._snap.tl, self.cursor) is None:

@@ -274,6 +274,7 @@ class SourceView(Container):
             yield Panel(_("Levels"), self._levels, id="beside-levels")
 
     def show(self, tl: Timeline, cursor: Cursor, findings: list[Finding]) -> None:
+        self.on_resize()  # it may have been told its size before it was in sight
         now = scene(tl, cursor)
         panel = self.query_one("#script-panel", Panel)
         title = _("Source: {file}", file=now.file.rsplit("/", 1)[-1]) if now.file else _("Source")
@@ -292,4 +293,4 @@ class SourceView(Container):
             self._levels.show(tl, cursor, findings)
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width < WIDE, "-narrow")
+        self.set_class(0 < self.size.width < WIDE, "-narrow")

@@ -26,7 +26,8 @@ from ddpviz.dashboard.app import Dashboard
 from ddpviz.dashboard.keys import VIEWS
 from ddpviz.dashboard.settings import Settings
 from ddpviz.dashboard.themes import ROLES
-from ddpviz.dashboard.views import canvas, norms
+from ddpviz.dashboard.views import canvas, findings, norms, script
+from ddpviz.dashboard.views.source import excerpt, whole
 
 GOLDEN = Path(__file__).parent / "golden"
 WRITE = os.environ.get("DDPVIZ_GOLDEN") == "write"
@@ -86,7 +87,7 @@ async def settled(app: Dashboard, pilot: Pilot[int]) -> str:
     """The screen once it stands still."""
     seen, end = "", time.monotonic() + 20
     while time.monotonic() < end:
-        await pilot.pause(0.08)
+        await pilot.pause(0.06)
         if (now := screen(app)) == seen and not ("Looking for the output" in now or ", following" in now):
             return now
         seen = now
@@ -137,6 +138,8 @@ def _own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(overview, "CHART_EVERY", 0.0)  # nothing is held back for the eye's sake
     monkeypatch.setattr(overview, "CHART_SHARE", 0)
+    monkeypatch.setattr(script, "whole", lambda file, known: whole(f"/nowhere{file}", known))  # wherever this runs
+    monkeypatch.setattr(findings, "excerpt", lambda file, *its: excerpt(f"/nowhere{file}", *its))
     monkeypatch.setattr(canvas.Drawing, "EVERY", 0.0)
     monkeypatch.setattr(norms.NormsView, "EVERY", 0.0)
 

@@ -22,7 +22,7 @@ from ddpviz.trace import records as r
 from ddpviz.trace.rundir import create_run, find_run, list_runs
 from ddpviz.trace.writer import TraceFile
 
-COMMANDS = ("demo", "run", "check", "watch", "list", "export", "compare", "cat", "serve")
+COMMANDS = ("demo", "run", "check", "watch", "list", "export", "compare", "quiz", "cat", "serve")
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ddpviz import language
 from ddpviz.cli.arguments import INTERRUPTED, UNREADABLE, USAGE, parse
@@ -39,23 +40,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _explain(error)
 
 
-def _asked(arguments: Sequence[str]) -> Sequence[str]:
+def _asked(arguments: Sequence[str]) -> list[str]:
     """What may be the value of --lang; whether it is ddpviz's own the parser decides."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return [
-        value
-        for word, following in zip(own, [*own[1:], ""], strict=True)
-        for value in ((following,) if word == "--lang" else (word.removeprefix("--lang="),))
-    ]
+    following = [value for word, value in pairwise(own) if word == "--lang"]
+    return [*following, *(word.removeprefix("--lang=") for word in own if word.startswith("--lang="))]
 
 
 def _speak(flag: str) -> None:
     """Choose the language: the command line's, the settings', the locale's."""
-    if flag:
-        return language.use(flag)
-    from ddpviz.dashboard.settings import Settings
+    setting = ""
+    if not flag and _settings_there():
+        from ddpviz.dashboard.settings import Settings
 
-    language.use(language.choose(setting=Settings.load().language))
+        setting = Settings.load().language
+    language.use(language.choose(flag, setting))
+
+
+def _settings_there() -> bool:
+    """Whether there may be settings to read; on Linux without importing what finds their place."""
+    if sys.platform != "linux":
+        return True
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.exists(os.path.join(folder, "ddpviz", "dashboard.json"))
 
 
 def _mind_streams() -> None:

@@ -78,6 +78,8 @@ and ddpviz[wandb] bring what these three need.
   ddpviz export RUN --to parquet -o tables/
   ddpviz export RUN --to tensorboard -o logs/ && tensorboard --logdir logs""")
 
+_QUIZ = N_("Answer questions on recordings of the lessons, by pointing at their timelines; each is explained after.")
+
 _COMPARE = N_("Say in sentences how the second run differs from the first.")
 
 _CAT = N_("""\
@@ -313,6 +315,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     compare.add_argument("second", metavar="RUN", help=_("another one"))
     compare.option("--screen", action="store_true", help=_("both on the screen, with the sentences below them"))
 
+    verb("quiz", commands.quiz, _("a dozen questions on recorded lessons"), _(_QUIZ), "", _(_READ_CODES))
     cat = verb("cat", commands.cat, _("write a run to stdout as one stream"), _(_CAT), "RUN [--follow]", _(_READ_CODES))
     cat.add_argument("run", metavar="RUN", help=_(_RUN_NAME))
     cat.option("--follow", action="store_true", help=_("go on until the run has ended"))

@@ -177,6 +177,14 @@ def cat(options: argparse.Namespace) -> int:
     return 0
 
 
+def quiz(options: argparse.Namespace) -> int:
+    if not _terminal():
+        return complain(_("quiz needs a terminal"))
+    from ddpviz.dashboard.quiz import Quiz
+
+    return Quiz().run() or 0
+
+
 def serve(options: argparse.Namespace) -> int:
     import importlib.util
 

@@ -42,6 +42,15 @@ def cases() -> dict[str, Case]:
     }
 
 
+def few() -> dict[str, Case]:
+    """Of the product of switches one corner, the one that differs most from the defaults; every other feature."""
+    return {n: c for n, c in cases().items() if "views=" not in n or "views=1 none=0" in n}
+
+
+def within(plain: Results, wanted: dict[str, Case]) -> Results:
+    return [{name: rank[name] for name in wanted} for rank in plain]
+
+
 def plainly(
     folder: Path, wanted: dict[str, Case], ranks: int, *watch: str, env: dict[str, str] | None = None
 ) -> Results:
@@ -110,13 +119,13 @@ def test_run_changes_no_bit(plain: Results, observe: str, tmp_path: Path) -> Non
 
 
 def test_run_within_its_budget_changes_no_bit(plain: Results, tmp_path: Path) -> None:
-    assert differing(plain, watched(tmp_path, cases(), 3, "")) == []
+    assert differing(within(plain, few()), watched(tmp_path, few(), 3, "")) == []
 
 
 @pytest.mark.parametrize("watch", ["attach", "attach-late"])
 def test_attach_changes_no_bit(plain: Results, watch: str, tmp_path: Path) -> None:
     run_dir = {"DDPVIZ_RUN_DIR": str(tmp_path / "run")}
-    assert differing(plain, plainly(tmp_path, cases(), 3, "--watch", watch, env=run_dir)) == []
+    assert differing(within(plain, few()), plainly(tmp_path, few(), 3, "--watch", watch, env=run_dir)) == []
     assert faults(tmp_path / "run") == []
 
 

@@ -186,9 +186,11 @@ def _verdicts(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:
             )
         )
     if a.replicas != b.replicas:
-        yield _("The replicas are {replicas} in A and {replicas2} in B.", replicas=a.replicas, replicas2=b.replicas)
+        yield _(
+            "The replicas are {replicas} in A and {replicas2} in B.", replicas=_(a.replicas), replicas2=_(b.replicas)
+        )
     else:
-        same.append(_("replicas {replicas}", replicas=a.replicas))
+        same.append(_("replicas {replicas}", replicas=_(a.replicas)))
 
 
 def _numbers(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:

@@ -93,6 +93,13 @@ PASS_WORDS = {
 }
 
 
+# What `Sync`, `Gradients`, `Replicas` and severities call themselves, for `_`.
+VERDICTS = (
+    N_("synced"), N_("local"), N_("stale"), N_("mixed"), N_("none"), N_("partial"), N_("unfinished"), N_("running"),
+    N_("absent"), N_("equal"), N_("diverged"), N_("unknown"), N_("error"), N_("warning"), N_("info"),
+)  # fmt: skip
+
+
 def module_name(tl: Timeline, module: Module) -> str:
     """The module's class name, with its number where there is more than one module."""
     return _("{name} (module {id})", name=module.name, id=module.id) if len(tl.modules) > 1 else module.name

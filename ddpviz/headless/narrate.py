@@ -121,7 +121,7 @@ class Narrator:
             used = Counter(step.gradients for step in gone)
             replicas = Counter(step.replicas for step in gone)
             worst = max(replicas, key=lambda k: (k is m.Replicas.DIVERGED, k is m.Replicas.UNKNOWN))
-            told = ", ".join(f"{count:,} {kind.word}" for kind, count in sorted(used.items()))
+            told = ", ".join(f"{count:,} {_(kind.word)}" for kind, count in sorted(used.items()))
             number = (
                 _("steps {start}-{value}", start=steps.start, value=steps.stop - 1)
                 if len(gone) > 1
@@ -131,7 +131,7 @@ class Narrator:
                 "{number}  {told}  replicas {word}{place}",
                 number=number,
                 told=told,
-                word=worst.word,
+                word=_(worst.word),
                 place=words.place(gone[-1].site),
             )
 
@@ -169,8 +169,8 @@ def step_line(tl: m.Timeline, step: m.Step) -> str:
     return _(
         "step {index}  {word}  replicas {word2}{after}",
         index=step.index,
-        word=step.gradients.word,
-        word2=step.replicas.word,
+        word=_(step.gradients.word),
+        word2=_(step.replicas.word),
         after=after,
     ) + (site and f"  {site}")
 

@@ -79,7 +79,7 @@ def shorter(file: str, base: Path | None = None) -> str:
 def finding_lines(finding: Finding, out: Console) -> Iterator[str]:
     """One finding: rule and place, what happened, the source line with its context, what to do."""
     style = finding.severity.word
-    mark = out.paint(f"{MARKS[finding.severity]} {style}  {finding.rule}", style)
+    mark = out.paint(f"{MARKS[finding.severity]} {_(style)}  {finding.rule}", style)
     times = _("  ({count} times)", count=finding.count) if finding.count > 1 else ""
     yield f"{mark}{where(finding, out)}{times}"
     yield f"  {clean(finding.message)}"

@@ -143,7 +143,7 @@ def _draw_head(canvas: Canvas, tl: Timeline, module: Module, index: int, lanes: 
             sync: [lane.rank for lane in lanes if lane.sync[index] == sync]
             for sync in (Sync.LOCAL, Sync.SYNCED, Sync.PARTIAL)
         }
-        words = [f"{_ranks(ranks)} {sync.word}" for sync, ranks in by.items() if ranks]
+        words = [f"{_ranks(ranks)} {_(sync.word)}" for sync, ranks in by.items() if ranks]
         canvas.wrap(_("The ranks disagree: {join}.", join="; ".join(words)), "wrong", indent=1)
     elif verdict is Sync.UNFINISHED:
         raised = [lane.rank for lane in lanes if lane.passes[index]["flags"] & int(PassFlag.RAISED)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import string
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import catalogue
@@ -14,10 +15,12 @@ from textual.pilot import Pilot
 
 from ddpviz import language
 from ddpviz.cli import main
+from ddpviz.dashboard import narration, playback as play
 from ddpviz.dashboard.app import Dashboard
 from ddpviz.dashboard.keys import VIEW_NAMES, VIEWS
 from ddpviz.dashboard.marks import M
 from ddpviz.dashboard.settings import Settings
+from ddpviz.dashboard.state import Cursor
 from ddpviz.dashboard.sync_draw import SHORT
 from ddpviz.dashboard.views.canvas import Canvas
 from ddpviz.export.load import load
@@ -33,6 +36,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 def back_to_english() -> Iterator[None]:
     yield
     language.use("en")
+    narration.speak("normal")
 
 
 def fields(text: str) -> set[str]:
@@ -166,3 +170,17 @@ def test_nothing_overflows_at_80x24(spoken: str, tmp_path: Path, monkeypatch: py
 
     for name in ("accumulate", "uneven", "unsynced-step") if spoken == "ru" else ("uneven",):
         asyncio.run(look(name))
+
+
+def test_quiet_tells_steps_and_mistakes_and_a_teacher_says_why() -> None:
+    tl = load(RECORDINGS / "accumulate")
+    local, step = play.goto(tl, Cursor(), 0), play.goto(tl, Cursor(), 3)
+    step = replace(step, time=step.time + 10**9)
+    told = {}
+    for level in narration.LEVELS:
+        narration.speak(level)
+        told[level] = [narration.narrate(tl, local), narration.narrate(tl, step)]
+    narration.speak("normal")
+    quiet, normal, teacher = told.values()
+    assert quiet == ["", normal[1]]
+    assert all(more.startswith(said) and len(more) > len(said) for said, more in zip(normal, teacher, strict=True))

@@ -160,7 +160,9 @@ class Stage(Container):
         self.levels.styles.height = max(left - rows, 3)
         self.sync.show(tl, cursor, snap.findings)
         self.levels.show(tl, cursor, snap.findings)
-        self.band.show(*sign(tl, cursor, here, self.levels.now), f"{cursor.index}" if cursor.index >= 0 else "")
+        now = self.levels.now
+        index = now.index if now is not None and now.index >= 0 else cursor.index  # live, what is drawn runs after
+        self.band.show(*sign(tl, cursor, here, now), f"{index}" if index >= 0 else "")
         width = self.size.width - 4
         _rest, role, text = story_text(
             snap, cursor, here, ink, with_findings=False, lines=SENTENCES, width=width, now=self.levels.now

@@ -85,7 +85,7 @@ def compiled(catalogue: Catalog) -> bytes:
 
 def update(language: str) -> None:
     catalogue = load(language)
-    catalogue.update(template(), no_fuzzy_matching=True, update_header_comment=False)
+    catalogue.update(template(), no_fuzzy_matching=True, update_creation_date=False)
     catalogue.obsolete.clear()
     save(language, catalogue)
 

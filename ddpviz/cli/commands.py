@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpviz.language import _
+from ddpviz.language import _, current
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job, JobSpec
@@ -52,7 +52,12 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def _grouped() -> list[tuple[str, list[DemoScript]]]:
-    """The demos as the lessons order them, under their headings; those that are no lesson at the end."""
+    """The demos as the lessons order them, under their headings; those that are no lesson at the end.
+
+    What each one shows is the first line of its script, which is English; in another language its lesson's title.
+    """
+    from dataclasses import replace
+
     from ddpviz.launch.demos import demo_scripts
     from ddpviz.lessons import catalogue
 
@@ -60,8 +65,9 @@ def _grouped() -> list[tuple[str, list[DemoScript]]]:
     groups: dict[str, list[DemoScript]] = {}
     for one in catalogue():
         if one.name in left:
-            groups.setdefault(one.group, []).append(left.pop(one.name))
-    return [*groups.items(), *([("others", list(left.values()))] if left else [])]
+            demo = left.pop(one.name)
+            groups.setdefault(one.group, []).append(demo if current() == "en" else replace(demo, summary=one.title))
+    return [*groups.items(), *([(_("others"), list(left.values()))] if left else [])]
 
 
 def _list_demos() -> None:

@@ -28,7 +28,7 @@ from ddpviz.dashboard.messages import GoTo, Open
 from ddpviz.dashboard.overview import Overview
 from ddpviz.dashboard.prompt import Help, Prompt
 from ddpviz.dashboard.situation import Situation, State, situation
-from ddpviz.dashboard.stage import Stage
+from ddpviz.dashboard.stage import ON_STAGE, Stage
 from ddpviz.dashboard.state import Cursor, module_of
 from ddpviz.dashboard.timekeys import TimeKeys
 from ddpviz.dashboard.view import View
@@ -47,7 +47,6 @@ ONLY_IN = {  # actions that mean nothing in the other views
     "zoom_panel": ("overview",),
     "filter": ("overview", "layers", "output"),
 }
-ON_STAGE = {"tour(1)": "on", "tour(-1)": "back", "pause": "play", "view('source')": "source", "present": "leave"}
 ALWAYS_FIRST = ("pause", "step", "first", "live")  # these keys mean time in every view, whatever has the focus
 
 # Imported when first opened: plotext and its like cost nothing until they are looked at.

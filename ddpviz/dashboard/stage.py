@@ -43,6 +43,13 @@ WORDS = {
     M.SKIPPED: N_("step skipped"),
     M.ABSENT: N_("not run by all"),
 }
+ON_STAGE = {  # what the footer says there, most wanted first
+    "tour(1)": N_("on"),
+    "tour(-1)": N_("back"),
+    "pause": N_("play"),
+    "view('source')": N_("source"),
+    "present": N_("leave"),
+}
 SENTENCES = 3  # lines of words at the bottom
 
 

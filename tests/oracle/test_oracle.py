@@ -13,7 +13,6 @@ from tests.jobs import ROOT, run_ddpviz
 from tests.oracle import truth
 
 KINDS = ROOT / "tests" / "scripts" / "kinds.py"
-DEMOS = ("unsynced_step", "last_one_syncs", "accumulate")
 
 
 def reported(script: Path, ranks: int, folder: Path, observe: str | None = None) -> dict[str, Any]:
@@ -28,8 +27,7 @@ def reported(script: Path, ranks: int, folder: Path, observe: str | None = None)
     return report
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("demo", DEMOS)
+@pytest.mark.parametrize(("demo", "ranks"), [("unsynced_step", 3), ("last_one_syncs", 2), ("accumulate", 3)])
 def test_the_demos_are_told_as_they_are(demo: str, ranks: int, tmp_path: Path) -> None:
     script = ROOT / "demos" / f"{demo}.py"
     real = truth.run(script, ranks, tmp_path / "oracle")

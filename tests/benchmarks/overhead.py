@@ -4,7 +4,8 @@
 
 Blocks of steps alternate between a plain and a watched copy of one model in one job (gloo); before a plain block every
 patch and hook of ddpviz is taken off. The machine's speed drifts, so only the ratio of neighbouring blocks counts: the
-median over the blocks is printed, with the quartiles, and the same for the CPU time of all threads. Budgets: 0 (what happened, no numbers), 2 % (default), full.
+median over the blocks is printed, with the quartiles, and the same for the CPU time of all threads. Budgets: 0 (what
+happened, no numbers), 2 % (default), full.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def watched(ddp: DistributedDataParallel, optimizer: Any, batch: Any, windows: i
 def measure(name: str, budget: float | None, blocks: int, seconds: float, state: session.Session) -> list[Any]:
     """Ratios watched / plain on this rank, of the time and of the CPU's work.
 
-    Two copies of a model can differ by a few percent for where they lie in memory: each is watched in its turn while the
-    other is plain, and a ratio is the geometric mean of both.
+    Two copies of a model can differ by a few percent for where they lie in memory: each is watched in its turn while
+    the other is plain, and a ratio is the geometric mean of both.
     """
     torch.manual_seed(0)
     model = MODELS[name]()

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("aiohttp")
@@ -31,6 +32,12 @@ def test_keys_and_mouse_in_a_browser(tmp_path: Path) -> None:
             await browser.until(lambda text: "gradient norm of Sequential" in text)
             assert browser.hosts == {f"127.0.0.1:{port}"}
             assert browser.errors == []
+            viewers.extend(psutil.Process(server.pid).children(recursive=True))
+            server.kill()
 
-    with serving(RECORDINGS / "accumulate", port, tmp_path):
+    viewers: list[psutil.Process] = []
+    with serving(RECORDINGS / "accumulate", port, tmp_path) as server:
         asyncio.run(visit())
+    assert viewers
+    _, left = psutil.wait_procs(viewers, timeout=30)  # whatever ends the server ends its viewers
+    assert left == []

@@ -18,11 +18,9 @@ from ddpviz.language import _, current
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 # As the console script starts it: the working folder does not get onto sys.path, where its files would shadow Python's.
-# It draws a few times a second, behind the training in the queue for a core: thirty of them are not to slow a job down.
 _VIEWER = (
-    "import os, sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); os.environ['DDPVIZ_FPS'] = "
-    "'4'; os.environ['TEXTUAL_FPS'] = '10'; os.environ['COLORTERM'] = 'truecolor'; hasattr(os, 'nice') "
-    "and os.nice(15); from ddpviz.cli import main; sys.exit(main())"
+    "import sys; sys.path[0:1] = []; sys.path.append(sys.argv.pop(1)); "
+    "from ddpviz.cli.tab import main; sys.exit(main())"
 )
 # The page asks another host for its typeface; the package has the same one beside it, and nothing else is let through.
 _FOREIGN_FONT = "https://fonts.googleapis.com/css?family=Roboto%20Mono"
@@ -44,7 +42,9 @@ _POLICY = (
 def command(run_dir: Path) -> str:
     """What a tab runs: a viewer of that run."""
     package = Path(__file__).resolve().parents[2]
-    return shlex.join([sys.executable, "-c", _VIEWER, str(package), "watch", "--lang", current(), str(run_dir)])
+    return "exec " + shlex.join(
+        [sys.executable, "-c", _VIEWER, str(package), "watch", "--lang", current(), str(run_dir)]
+    )
 
 
 def serve(run_dir: Path, host: str, port: int) -> None:

@@ -41,3 +41,4 @@ def test_keys_and_mouse_in_a_browser(tmp_path: Path) -> None:
     assert viewers
     _, left = psutil.wait_procs(viewers, timeout=30)  # whatever ends the server ends its viewers
     assert left == []
+    assert not (RECORDINGS / "accumulate" / "dashboard-crash.txt").exists(), "its end is no fault of the viewer"

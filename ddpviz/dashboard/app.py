@@ -246,6 +246,9 @@ class Dashboard(App[int]):
         if self.is_headless:  # the tests see it as it is
             super()._handle_exception(error)
             return
+        if isinstance(error, BrokenPipeError):  # who looked on is gone: there is nobody to tell
+            self.exit(1, return_code=1)
+            return
         kept = ""
         if self.run_dir is not None:
             path = self.run_dir / "dashboard-crash.txt"

@@ -17,13 +17,13 @@ LOST = "because the connection to it was gone"
 # how rank 1 ends: the rule, its exit code and signal, its line, words of the message, the end of its log
 DEATHS = {
     "raises": (
-        "rank-died", 1, None, 24, ["exception: ValueError: a bad sample (deaths.py:24)", "The last it did: step 2"],
+        "rank-died", 1, None, 25, ["exception: ValueError: a bad sample (deaths.py:25)", "The last it did: step 2"],
         "the last line of rank 1",
     ),
     "killed": ("rank-died", None, 9, None, ["killed by signal 9 (SIGKILL)", "The last"], "the last line of rank 1"),
     "leaves": ("rank-died", 7, None, None, ["by os._exit(7)", "The last it did: step 2"], "the last line of rank 1"),
     "early": (
-        "uneven-ranks", 0, None, 38,
+        "uneven-ranks", 0, None, 40,
         ["Rank 1 had come to the end of its script by then (exit code 0; the last it did: step 2", LOST], "",
     ),
 }  # fmt: skip

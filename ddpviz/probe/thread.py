@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PERIOD_S = 0.05
 BEAT_NS = 1_000_000_000
 STUCK_NS = 1_000_000_000
+_KEPT = 2_000  # records that wait for a disk with room again
 
 
 class Writer:
@@ -139,14 +140,19 @@ class Writer:
         if dropped:
             self._lose(dropped, "the buffer was full: the disk is too slow")
         records, encoder.records = encoder.records, []
-        if self._lost:
-            records.append(r.Dropped(self._lost, self._why, time.monotonic_ns()))
-        if records:
+        mine = [r.Dropped(self._lost, self._why, time.monotonic_ns())] if self._lost else []
+        if records or mine:
             try:
-                self._file.records(records)
+                self._file.records([*records, *mine])
                 self._lost = 0
             except OSError as error:
-                self._lose(len(records) - bool(self._lost), str(error))
+                # the rows are nothing without them: they are tried again, and no row goes before them
+                encoder.records = records[:_KEPT] + encoder.records
+                lost = len(records[_KEPT:]) + sum(len(rows) for rows in encoder.rows.values())
+                self._lose(lost, str(error))
+                for rows in encoder.rows.values():
+                    rows.clear()
+                return
         for kind, rows in encoder.rows.items():
             if rows:
                 try:

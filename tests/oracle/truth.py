@@ -34,7 +34,10 @@ class Truth:
 
 def run(script: Path, ranks: int, folder: Path, args: Sequence[str] = (), limit: float = 120) -> Truth:
     """Run a script under the oracle and compare its ranks."""
-    done = run_ranks(RANK, ranks, [str(folder), str(script), *args], limit=limit)
+    for _ in range(3):
+        done = run_ranks(RANK, ranks, [str(folder), str(script), *args], limit=limit)
+        if "terminate called without an active exception" not in done.output:  # gloo, after the last line: not ours
+            break
     assert done.code == 0, done.output
     return compare([json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)])
 

@@ -9,9 +9,10 @@ import pytest
 
 os.environ["LC_ALL"] = "C.UTF-8"
 
+# beside the job that never waits, jobs that wait most of the time
 LONGEST = (
-    "transparency/test_watched", "test_refusals", "transparency/test_by_hand", "oracle/", "test_findings_real",
-    "launchers/", "test_hang", "probe/", "test_headless",
+    "transparency/test_watched", "test_hang", "launchers/", "test_headless", "test_deaths", "oracle/", "test_refusals",
+    "test_findings_real", "probe/", "transparency/test_by_hand",
 )  # fmt: skip
 
 

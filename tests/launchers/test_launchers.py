@@ -53,10 +53,13 @@ def test_watched_as_they_are(tmp_path: Path, command: list[str], pattern: list[s
 def test_an_elastic_restart_shows_the_newest_attempt(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = [*TORCHRUN, "--max-restarts", "1", str(HERE / "dies_once.py")]
-    done = run_ddpviz(
-        "check", "--json", str(report), "--hang-after", "20", "--", *words,
-        env={"DDPVIZ_RUN_DIR": str(tmp_path / "run")}, limit=200,
-    )  # fmt: skip
+    for turn in range(3):
+        done = run_ddpviz(
+            "check", "--json", str(report), "--hang-after", "20", "--", *words,
+            env={"DDPVIZ_RUN_DIR": str(tmp_path / f"run{turn}")}, limit=60,
+        )  # fmt: skip
+        if "connectFullMesh failed" not in done.output:  # gloo's own, in a second life that meets ports of the first
+            break
     data = json.loads(report.read_text())
     assert done.code == 0, done.output
     assert [b["sync"] for b in data["modules"][0]["backwards"]] == ["synced"] * 4

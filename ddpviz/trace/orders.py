@@ -8,11 +8,12 @@ promise to hold there (it can only if it is not past it), and only when all have
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from ddpviz.trace import private
 
 CONTROL = "control"  # in the run folder; only of jobs that take orders
 ANSWERS = "answers"  # folder beside it: one file a rank
@@ -53,11 +54,7 @@ T = TypeVar("T", Order, Answer)
 
 def write(path: Path, what: Order | Answer) -> None:
     """Whoever reads sees the old text or the new one, never half of one. Raises OSError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(fd, "wb") as stream:
-        stream.write(msgspec.json.encode(what) + b"\n")
-    os.replace(beside, path)
+    private.replace(path, msgspec.json.encode(what) + b"\n")
 
 
 def read(path: Path, kind: type[T]) -> T | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ddpviz.trace import private
 from ddpviz.trace.reader import SCHEMA, RunError, check_run, read_info
 from ddpviz.trace.text import clean
 
@@ -249,16 +250,13 @@ def _store(run_dir: Path, info: dict[str, Any]) -> None:
     """Replace run.json. Where the disk is too full for a second file, write it in place, into the room it has."""
     data = json.dumps(info, ensure_ascii=True, indent=1).encode() + b"\n"
     data += b" " * (-len(data) % _ROOM)
-    new, path = run_dir / f".run.json.{os.getpid()}", run_dir / "run.json"
+    path = run_dir / "run.json"
     try:
-        _write(new, data, os.O_CREAT | os.O_TRUNC)
-        os.replace(new, path)
+        private.replace(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _has_room(path, len(data)):
             raise
-        _write(path, data, 0)
+        private.write(path, data)
 
 
 def _has_room(path: Path, size: int) -> bool:
@@ -266,14 +264,3 @@ def _has_room(path: Path, size: int) -> bool:
         return path.stat().st_size == size
     except OSError:
         return False
-
-
-def _write(path: Path, data: bytes, flags: int) -> None:
-    fd = os.open(path, os.O_WRONLY | flags, 0o600)
-    try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(fd, 0o600)
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ddpviz.trace.format import FILE_HEADER, SUMMARY, version_of
+from ddpviz.trace.private import open_private, replace
 from ddpviz.trace.reader import RunError, check_run, read_info
 from ddpviz.trace.rundir import live_status
 
@@ -111,26 +112,20 @@ class Mirror:
             return  # of a newer ddpviz, or a path that leads elsewhere
         path = self.folder / name
         if kind == _REPLACE:
-            self._replace(path, payload)
+            replace(path, payload)
         else:
-            with _private(path) as stream:
+            fd = open_private(path, os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
+            with os.fdopen(fd, "wb") as stream:
                 stream.seek(offset)
                 stream.write(payload)
         self.begun.set()
-
-    def _replace(self, path: Path, payload: bytes) -> None:
-        new = path.with_name(path.name + ".new")
-        with _private(new) as stream:
-            stream.truncate()
-            stream.write(payload)
-        os.replace(new, path)
 
     def _note(self, line: str) -> None:
         """Say in the mirrored run.json what is wrong with the stream, so that every viewer shows it."""
         try:
             info: dict[str, Any] = read_info(self.folder)
             notes = [*info.get("notes", []), line]
-            self._replace(self.folder / "run.json", json.dumps({**info, "notes": notes}).encode())
+            replace(self.folder / "run.json", json.dumps({**info, "notes": notes}).encode())
         except (OSError, RunError, TypeError):
             pass
 
@@ -143,14 +138,6 @@ class Mirror:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
-
-
-def _private(path: Path) -> BinaryIO:
-    """The file, made for its owner alone whatever the umask, at its start; nothing of it is cut off."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-    if hasattr(os, "fchmod"):
-        os.fchmod(fd, 0o600)
-    return os.fdopen(fd, "wb")
 
 
 def _frame(out: BinaryIO, kind: int, name: str, offset: int, payload: bytes) -> None:

@@ -17,6 +17,7 @@ from itertools import compress
 from pathlib import Path
 
 from ddpviz.trace import format as fmt
+from ddpviz.trace.private import open_private
 from ddpviz.trace.rows import COLUMNS, BucketFlag, LayerFlag, PassFlag, RowKind, column_at
 
 _GROUP = 512 << 10  # bytes of one kind's rows that are packed together
@@ -37,10 +38,8 @@ def thin(path: Path) -> Generator[None, None, int]:
     if data[: len(fmt.MAGIC)] != fmt.MAGIC or fmt.version_of(data) != fmt.VERSION:
         raise fmt.BadBlock("no segment that can be thinned")
     new = path.with_name(f".{path.name}.thin")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o600)
+    fd = open_private(new, os.O_CREAT | os.O_TRUNC)
     try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(fd, 0o600)  # whatever the umask took away
         with os.fdopen(fd, "wb") as out:
             out.write(fmt.file_header(fmt.SUMMARY))
             for part in _parts(data[fmt.FILE_HEADER.size :]):
@@ -59,7 +58,6 @@ def thin(path: Path) -> Generator[None, None, int]:
 def _parts(body: memoryview) -> Iterator[bytes]:
     """The summary's blocks: of each kind large groups, in order."""
     held: dict[int, list[bytes]] = {}
-    sizes: dict[int, int] = {}
     counts: dict[int, int] = {}
     before: dict[int, int] = {}
     for block in fmt.split_blocks(body, fmt.FILE_HEADER.size):
@@ -72,11 +70,9 @@ def _parts(body: memoryview) -> Iterator[bytes]:
             raise fmt.BadBlock("blocks of a newer version are not thinned")
         rows = fmt.fit_rows(block.kind, block.width, block.payload)
         held.setdefault(block.kind, []).append(rows)
-        sizes[block.kind] = sizes.get(block.kind, 0) + len(rows)
         counts[block.kind] = counts.get(block.kind, 0) + block.rows
-        if sizes[block.kind] >= _GROUP:
+        if counts[block.kind] * fmt.WIDTH[block.kind] >= _GROUP:
             yield _group(block.kind, before, counts, held)
-            sizes[block.kind] = 0
     for kind in sorted(held):
         if counts.get(kind):
             yield _group(kind, before, counts, held)

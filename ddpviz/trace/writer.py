@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from ddpviz.trace import format as fmt
+from ddpviz.trace.private import open_private
 from ddpviz.trace.records import Record, RowKind
 from ddpviz.trace.thin import thin
 
@@ -112,19 +113,15 @@ class TraceFile:
     def _open(self) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._folder, 0o700)  # not its parents: a run that was removed stays removed
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
         stem, twin = self._stem, 1
         while True:
             path = self._folder / f"{stem}.{self._segment + 1:04d}.ddpv"
             try:
-                self._fd = os.open(path, flags, 0o600)
+                self._fd = open_private(path, os.O_CREAT | os.O_EXCL | os.O_APPEND)
                 break
             except FileExistsError:  # two hosts or containers on one folder can share every part of the stem
                 twin += 1
                 stem, self._segment = f"{self._stem}~{twin}", -1
-        if hasattr(os, "fchmod"):
-            with contextlib.suppress(OSError):
-                os.fchmod(self._fd, 0o600)  # whatever the umask took away
         self._size = 0
         try:
             self._write(fmt.file_header())

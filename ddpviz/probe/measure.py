@@ -16,6 +16,7 @@ from torch import Tensor
 from ddpviz.probe import torch_private
 
 _CHUNK = 4096
+_PLAIN = (torch.float32, torch.float64)
 
 
 def norm(tensor: Tensor) -> Tensor:
@@ -100,11 +101,7 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
         dtype = t.dtype
         if dtype in _PLAIN and (t.is_cuda or t.numel() <= 4 * _CHUNK) and t.layout is torch.strided:
             key = (dtype, t.device) if t.is_cuda else dtype
-            known = together.get(key)
-            if known is None:
-                together[key] = [i]
-            else:
-                known.append(i)
+            together.setdefault(key, []).append(i)
         else:
             found[i] = norm(t)
     with torch.no_grad():
@@ -114,7 +111,6 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [value for value in found if value is not None]
 
 
-_PLAIN = (torch.float32, torch.float64)
 _SMALL = 1 << 16  # elements: below, the cost of a call outweighs that of reading
 _GROUP = 1 << 17  # elements flattened at once: half a megabyte of float32 stays in cache while it is read twice
 

@@ -147,7 +147,7 @@ class Writer:
                 self._lost = 0
             except OSError as error:
                 # the rows are nothing without them: they are tried again, and no row goes before them
-                encoder.records = records[:_KEPT] + encoder.records
+                encoder.records = records[:_KEPT]
                 lost = len(records[_KEPT:]) + sum(len(rows) for rows in encoder.rows.values())
                 self._lose(lost, str(error))
                 for rows in encoder.rows.values():

@@ -132,7 +132,9 @@ class Fold:
         number = 0
         while True:
             key = (process.job, process.attempt, number)
-            job = self._jobs.get(key) or self._jobs.setdefault(key, _Job(key))
+            job = self._jobs.get(key)
+            if job is None:
+                job = self._jobs[key] = _Job(key)
             if rank not in job.holder:
                 break
             number += 1

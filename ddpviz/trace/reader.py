@@ -224,18 +224,17 @@ class RunReader:
 
     def _take(self, file: _File, name: str, block: fmt.Block, out: _Blocks) -> None:
         skip = 0
-        taken = file.taken.get(block.kind & 127, 0)
         if fmt.is_packed(block.kind):
             block, first, stood = fmt.unpacked(block)
             file.unpacked += len(block.payload)
             if file.unpacked > fmt.MAX_PAYLOAD:
                 raise fmt.BadBlock("it unpacks to more than any segment holds")
-            skip = max(0, taken - first)
+            skip = max(0, file.taken.get(block.kind, 0) - first)
             if skip >= stood or (skip and block.rows != stood):
                 return  # read before it was thinned (or some of it, and the rest is detail)
             file.taken[block.kind] = first + stood
         else:
-            file.taken[block.kind] = taken + block.rows
+            file.taken[block.kind] = file.taken.get(block.kind, 0) + block.rows
         if block.kind == RowKind.RECORDS:
             records, problems = fmt.decode_records(block.payload)
             records = records[skip:]

@@ -23,6 +23,9 @@ _PACK = {kind: struct.Struct(r.struct_format(kind)).pack for kind in r.COLUMNS}
 _CLEARED, _SAMPLED, _HAS_LOSS = int(PassFlag.CLEARED), int(PassFlag.SAMPLED), int(PassFlag.HAS_LOSS)
 _HAS_LOCAL_NORM, _HAS_NORM = int(PassFlag.HAS_LOCAL_NORM), int(PassFlag.HAS_NORM)
 _HAS_LOCAL, _LAYER_HAS_NORM = int(LayerFlag.HAS_LOCAL), int(LayerFlag.HAS_NORM)
+_BUCKET_HAS_LOCAL_NORM, _BUCKET_HAS_NORM = int(BucketFlag.HAS_LOCAL_NORM), int(BucketFlag.HAS_NORM)
+_HAS_SUMS, _SENT, _FAILED = int(BucketFlag.HAS_SUMS), int(BucketFlag.SENT), int(BucketFlag.FAILED)
+_HAS_GRAD, _HAS_PARAM = int(StepFlag.HAS_GRAD), int(StepFlag.HAS_PARAM)
 _F32 = 3.4028234e38
 _PATIENCE_NS = 2_000_000_000  # how long a number may be on its way before the row is written without it
 
@@ -64,10 +67,12 @@ class Encoder:
     def ready(job: object, now: int) -> bool:
         """Whether everything the job waits for is here, or will not come any more."""
         if isinstance(job, PassJob):
-            readings = (job.loss, job.local, job.local_sums, job.after, job.after_sums)
-            waits = any(x is not None and not x.ready() for x in readings)
-            waits = waits or any(c.open for launch in job.launches for c in launch.collectives)
-            return not waits or now - job.end > _PATIENCE_NS
+            if now - job.end > _PATIENCE_NS:
+                return True
+            for x in (job.loss, job.local, job.local_sums, job.after, job.after_sums):
+                if x is not None and not x.ready():
+                    return False
+            return not any(c.open for launch in job.launches for c in launch.collectives)
         if isinstance(job, StepJob):
             readings3 = (job.grad_bits, job.grad_norms, job.param_bits)
             return all(x is None or x.ready() for x in readings3) or now - job.end > _PATIENCE_NS
@@ -193,26 +198,26 @@ class Encoder:
     ) -> None:
         params = job.buckets[launch.bucket] if launch.bucket < len(job.buckets) else ()
         colls = launch.collectives
-        flags = BucketFlag(0)
+        flags = 0
         local_norm = norm = sum_before = sum_after = 0.0
         if norms:
             local_norm = math.sqrt(sum(norms.get(p, 0.0) ** 2 for p in params))
-            flags |= BucketFlag.HAS_LOCAL_NORM
+            flags |= _BUCKET_HAS_LOCAL_NORM
         if after:
             norm = math.sqrt(sum(after.get(p, 0.0) ** 2 for p in params))
-            flags |= BucketFlag.HAS_NORM
+            flags |= _BUCKET_HAS_NORM
         if sums and after_sums:
             sum_before = sum(sums.get(p, 0.0) for p in params)
             sum_after = sum(after_sums.get(p, 0.0) for p in params)
-            flags |= BucketFlag.HAS_SUMS
+            flags |= _HAS_SUMS
         if colls:
-            flags |= BucketFlag.SENT
+            flags |= _SENT
         if any(c.failed for c in colls):
-            flags |= BucketFlag.FAILED
+            flags |= _FAILED
         done = 0 if any(c.open or not c.done for c in colls) else max((c.done for c in colls), default=0)
         self.rows[RowKind.BUCKET].append(
             _PACK[RowKind.BUCKET](
-                job.module, job.layout, launch.bucket, int(flags), job.index,
+                job.module, job.layout, launch.bucket, flags, job.index,
                 colls[0].count if colls else r.NO_INDEX, _ready(job, launch), launch.at, done,
                 min(sum(c.nbytes for c in colls), 0xFFFFFFFF), _f32(local_norm), _f32(norm), _f32(sum_before),
                 _f32(sum_after),
@@ -245,20 +250,20 @@ class Encoder:
     # --- steps
 
     def _step(self, job: StepJob) -> None:
-        flags = StepFlag(job.flags)
+        flags = job.flags
         grad = param = 0
         norm = 0.0
         if job.grad_bits is not None and job.grad_bits.ready():
             grad = measure.mix([int(v) for v in job.grad_bits.values()])
-            flags |= StepFlag.HAS_GRAD
+            flags |= _HAS_GRAD
             if job.grad_norms is not None and job.grad_norms.ready():
                 norm = math.sqrt(sum(v * v for v in job.grad_norms.values()))
         if job.param_bits is not None and job.param_bits.ready():
             param = measure.mix([int(v) for v in job.param_bits.values()])
-            flags |= StepFlag.HAS_PARAM
+            flags |= _HAS_PARAM
         self.rows[RowKind.STEP].append(
             _PACK[RowKind.STEP](
-                job.module, job.optimizer, int(flags), job.index, job.after, job.window, job.begin, job.end,
+                job.module, job.optimizer, flags, job.index, job.after, job.window, job.begin, job.end,
                 job.collective, min(job.by_hand, 0xFFFFFFFF), job.unmanaged, job.site, grad, norm, param,
             )
         )  # fmt: skip

@@ -279,4 +279,4 @@ class DeviceClock:
 
 def capturing() -> bool:
     """Whether a CUDA graph is being captured: then nothing of ours may query, record, copy or allocate."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -109,7 +109,7 @@ class Session:
     @staticmethod
     def peak_memory() -> int:
         """Peak bytes so far: allocated on CUDA, else resident (`ru_maxrss` is in KiB on Linux, bytes on macOS)."""
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             return int(torch.cuda.max_memory_allocated())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024

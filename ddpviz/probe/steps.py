@@ -26,6 +26,9 @@ from ddpviz.trace import records as r
 from ddpviz.trace.records import StepFlag
 
 _now = time.monotonic_ns
+# plain numbers: an operation on an enum costs a microsecond, on the training thread
+_CLOSURE, _SKIPPED, _NO_GRADS = int(StepFlag.CLOSURE), int(StepFlag.SKIPPED), int(StepFlag.NO_GRADS)
+_SAMPLED = int(StepFlag.SAMPLED)
 
 
 @dataclass(slots=True)
@@ -165,7 +168,7 @@ def _step_ended(session: Session, optimizer: Optimizer) -> None:
     for k, (watched, indices) in enumerate(now.held.parts):
         inside = watched.passes != now.passes[k]
         grads = _gradients(session, watched) if inside else now.grads[k]
-        flags = StepFlag.CLOSURE if inside else StepFlag(0)
+        flags = _CLOSURE if inside else 0
         session.emit(_row(session, watched, now.held, indices, index, now, ended, flags, grads, True))
         watched.last_step = index
         watched.stepped = True
@@ -181,21 +184,21 @@ def _row(
     index: int,
     now: StepNow,
     ended: int,
-    flags: StepFlag,
+    flags: int,
     grads: tuple[Reading, Reading] | None,
     executed: bool,
 ) -> StepJob:
     alive = [(i, p) for i in indices if (p := watched.params[i]()) is not None]
     with_grad = [i for i, p in alive if p.grad is not None]
-    if not with_grad and session.call is None and not flags & StepFlag.CLOSURE:
-        flags |= StepFlag.NO_GRADS
+    if not with_grad and session.call is None and not flags & _CLOSURE:
+        flags |= _NO_GRADS
     if watched.sampled:
-        flags |= StepFlag.SAMPLED
+        flags |= _SAMPLED
     running = session.call is not None and bool(watched.gather())  # a step inside its own backward
     job = StepJob(
         module=watched.id,
         optimizer=what.id,
-        flags=int(flags),
+        flags=flags,
         index=index,
         after=watched.passes - 1 + running,
         window=watched.window,
@@ -263,7 +266,7 @@ def _skipped(session: Session, optimizer: Optimizer, begin: int, site: int) -> N
     index, session.skipped = session.skipped, session.skipped + 1
     now = StepNow(what, begin, site, [], [])
     for watched, indices in what.parts:
-        session.emit(_row(session, watched, what, indices, index, now, _now(), StepFlag.SKIPPED, None, False))
+        session.emit(_row(session, watched, what, indices, index, now, _now(), _SKIPPED, None, False))
         watched.stepped = True
 
 

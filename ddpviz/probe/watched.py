@@ -150,11 +150,9 @@ class Watched:
     def gather(self) -> dict[int, None]:
         """The parameters touched so far in this pass, in order of arrival."""
         if self.arrived:
-            of = self.index_of
-            for p in self.arrived:
-                index = of.get(id(p))
-                if index is not None:
-                    self.touched[index] = None
+            indices: dict[Any, None] = dict.fromkeys(map(self.index_of.get, map(id, self.arrived)))
+            indices.pop(None, None)
+            self.touched.update(indices)
             self.arrived.clear()
         return self.touched
 

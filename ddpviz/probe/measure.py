@@ -173,19 +173,27 @@ class Reading(Protocol):
     def values(self) -> list[float]: ...
 
 
+def _alike(tensors: Sequence[Tensor]) -> bool:
+    return len({(t.dtype, t.shape) for t in tensors}) == 1
+
+
 class HostReading:
-    """Scalars that are on the CPU already."""
+    """Scalars that are on the CPU already. Of one type they become one tensor, which the writer reads and frees at
+    once: a call for each of them would keep the interpreter from the training."""
 
     __slots__ = ("_tensors",)
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = tensors
+        self._tensors = [torch.stack(list(tensors))] if _alike(tensors) else tensors
 
     def ready(self) -> bool:
         return True
 
     def values(self) -> list[float]:
-        return [t.item() for t in self._tensors]
+        numbers: list[float] = []
+        for t in self._tensors:
+            numbers += t.reshape(-1).tolist()
+        return numbers
 
 
 class Pool:
@@ -217,7 +225,10 @@ class DeviceReading:
 
     def __init__(self, tensors: Sequence[Tensor], event: Any, pool: Pool = POOL) -> None:
         dtype = torch.int64 if not tensors[0].is_floating_point() else torch.float64
-        stacked = torch.stack([t.to(dtype).reshape(()) for t in tensors])
+        if _alike(tensors):  # a conversion of each would be a kernel each
+            stacked = torch.stack(list(tensors)).reshape(-1).to(dtype)
+        else:
+            stacked = torch.stack([t.to(dtype).reshape(()) for t in tensors])
         self._pool, self._count = pool, len(tensors)
         self._buffer = pool.take(len(tensors), dtype)
         self._buffer[: self._count].copy_(stacked, non_blocking=True)

@@ -90,8 +90,13 @@ def test_real_errors_are_explained(said: dict[str, list[str]], case: str) -> Non
 
 
 @pytest.mark.timeout(240)
-def test_detail_on_gloo_crashes_and_is_explained(said: dict[str, list[str]]) -> None:
+def test_detail_on_gloo_crashes(said: dict[str, list[str]]) -> None:
+    if said["detail"] == ["", ""]:
+        pytest.skip("this torch builds DDP on gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL, as 2.4 and 2.7 do")
     assert said["detail"] == ["(died: signal 11)"] * 2
+
+
+def test_the_crash_of_detail_on_gloo_is_explained() -> None:
     tl = synth.cluster_of("died", ranks=2).timeline()
     state = tl.ranks[1]
     state.signal, state.debug, state.backend = 11, "DETAIL", "gloo"

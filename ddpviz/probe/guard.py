@@ -17,6 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 BODIES: dict[str, list[Callable[..., Any]]] = {}
 FAULTS: dict[str, int] = {}
 _listeners: list[Callable[[str], None]] = []
+_around: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = []
 
 
 def on_fault(listener: Callable[[str], None]) -> None:
@@ -41,6 +42,8 @@ def guarded(body: F) -> F:
     """The same callable, except that an exception in it becomes a counted fault and the result None."""
     place = f"{body.__module__.rsplit('.', 1)[-1]}.{body.__qualname__}"
     cell: list[Callable[..., Any]] = [body]
+    for wrap in _around:
+        cell[0] = wrap(cell[0])
     BODIES[place] = cell
 
     @functools.wraps(body)
@@ -57,3 +60,10 @@ def guarded(body: F) -> F:
 def codes() -> list[CodeType]:
     """The code through which every guarded callable is entered."""
     return [c for c in guarded.__code__.co_consts if isinstance(c, CodeType)]
+
+
+def around(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Run `wrap(body)` in place of the body of every guarded callable, those to come included."""
+    _around.append(wrap)
+    for cell in BODIES.values():
+        cell[0] = wrap(cell[0])

@@ -133,7 +133,7 @@ def tell_rank(state: Session) -> None:
 def _mind_dynamo(patches: Patches) -> None:
     """When dynamo is imported, have it run our wrappers as it runs torch's own: untraced, no graph break."""
     if "torch._dynamo.eval_frame" in sys.modules:
-        torch_private.skip_in_dynamo(patches.codes(), guard.codes())
+        torch_private.skip_in_dynamo(patches.codes(), guard.codes(), guard.around)
         return
 
     class Finder:
@@ -149,7 +149,7 @@ def _mind_dynamo(patches: Patches) -> None:
 
                     def exec_module(module: Any) -> None:
                         original(module)
-                        guard.guarded(torch_private.skip_in_dynamo)(patches.codes(), guard.codes())
+                        guard.guarded(torch_private.skip_in_dynamo)(patches.codes(), guard.codes(), guard.around)
 
                     loader.exec_module = exec_module
                 return spec

@@ -34,11 +34,20 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def skip_in_dynamo(wrappers: Iterable[types.CodeType], bodies: Iterable[types.CodeType]) -> None:
+Body = Callable[..., Any]
+
+
+def skip_in_dynamo(
+    wrappers: Iterable[types.CodeType],
+    bodies: Iterable[types.CodeType],
+    around: Callable[[Callable[[Body], Body]], None],
+) -> None:
     """Have dynamo run these functions as it runs torch's own skipped files: untraced, and without a graph break.
 
-    `wrappers` go on into the job's own code, which is traced as ever; nothing below `bodies` is traced.
-    `eval_frame.skip_code`, `set_code_exec_strategy`: seen in 2.13 and 2.14. Does nothing while dynamo is not imported.
+    `wrappers` go on into the job's own code, which is traced as ever; nothing below `bodies` is traced. Where dynamo
+    cannot be told so of a code object, `around` has what they run go through a function that turns dynamo off.
+    `eval_frame.skip_code`: seen in 2.4 to 2.14; `set_code_exec_strategy`: in 2.7 to 2.14, not in 2.4. Does nothing
+    while dynamo is not imported.
     """
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     skip = getattr(frames, "skip_code", None)
@@ -46,12 +55,39 @@ def skip_in_dynamo(wrappers: Iterable[types.CodeType], bodies: Iterable[types.Co
         return
     for code in wrappers:
         skip(code)
-    for code in (*bodies, *(c for c in intercept.__code__.co_consts if isinstance(c, types.CodeType))):
-        try:
-            strategy = frames.FrameExecStrategy(frames.FrameAction.SKIP, frames.FrameAction.SKIP)
+    inner = (*bodies, *_codes_in(intercept))
+    try:
+        strategy = frames.FrameExecStrategy(frames.FrameAction.SKIP, frames.FrameAction.SKIP)
+        for code in inner:
             frames.set_code_exec_strategy(code, strategy)
-        except AttributeError:
+    except AttributeError:
+        for code in (*inner, *_codes_in(_untraced)):
             skip(code)
+        if not hasattr(frames, "set_eval_frame"):
+            return
+        _kernels_around.append(_untraced)
+        for cell in _kernels:
+            cell[0] = _untraced(cell[0])
+        around(_untraced)
+
+
+def _codes_in(function: Any) -> list[types.CodeType]:
+    return [c for c in function.__code__.co_consts if isinstance(c, types.CodeType)]
+
+
+def _untraced(body: Body) -> Body:
+    """The same function, with dynamo off in this thread while it runs. `eval_frame.set_eval_frame`: seen in 2.4."""
+    set_callback = sys.modules["torch._dynamo.eval_frame"].set_eval_frame
+
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        before = set_callback(None)
+        try:
+            return body(*args, **kwargs)
+        finally:
+            set_callback(before)
+
+    return run
 
 
 def in_place_of(wrapper: Any, original: Any) -> Any:
@@ -235,6 +271,10 @@ def collective_ops() -> dict[str, Any]:
     return ops
 
 
+_kernels: list[list[Callable[..., Any]]] = []  # what each interception runs
+_kernels_around: list[Callable[[Body], Body]] = []
+
+
 def intercept(library: torch.library.Library, op: Any, kernel: Callable[..., Any]) -> None:
     """Run `kernel(proceed, *args, **kwargs)` in place of an operator; `proceed` is the rest of the dispatch.
 
@@ -245,15 +285,20 @@ def intercept(library: torch.library.Library, op: Any, kernel: Callable[..., Any
     key = torch._C.DispatchKey.BackendSelect
     rest = torch._C._dispatch_keyset_full_after(key)
     redispatch = op.redispatch
+    cell = [kernel]
+    for wrap in _kernels_around:
+        cell[0] = wrap(cell[0])
+    _kernels.append(cell)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        return kernel(lambda: redispatch(keys & rest, *args, **kwargs), *args, **kwargs)
+        return cell[0](lambda: redispatch(keys & rest, *args, **kwargs), *args, **kwargs)
 
     library.impl(op._schema.name.partition("::")[2], run, "BackendSelect", with_keyset=True)
 
 
 def release(library: torch.library.Library) -> None:
     """Take an interception back. `Library._destroy` seen on 2.13.0 and 2.14.1; else the kernels stay, inert."""
+    _kernels.clear()
     destroy = getattr(library, "_destroy", None)
     if destroy is not None:
         destroy()

@@ -1,7 +1,7 @@
 """Every private PyTorch API that ddpviz touches, in this one file, with the versions it was seen in and a fallback.
 
-"Seen in" means read in the source and run on torch 2.13.0 and 2.14.1 unless it says otherwise. Everything is looked up
-by feature, never by version; a missing piece makes the function return None (or do nothing), never raise.
+"Seen in" means run on torch 2.4.1, 2.7.1, 2.13.0 and 2.14.1 unless it says otherwise. Everything is looked up by
+feature, never by version; a missing piece makes the function return None (or do nothing), never raise.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ def skip_in_dynamo(
 
     `wrappers` go on into the job's own code, which is traced as ever; nothing below `bodies` is traced. Where dynamo
     cannot be told so of a code object, `around` has what they run go through a function that turns dynamo off.
-    `eval_frame.skip_code`: seen in 2.4 to 2.14; `set_code_exec_strategy`: in 2.7 to 2.14, not in 2.4. Does nothing
-    while dynamo is not imported.
+    `eval_frame.skip_code`: 2.4 to 2.14; `set_code_exec_strategy`: not in 2.4. Does nothing without dynamo.
     """
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     skip = getattr(frames, "skip_code", None)
@@ -252,14 +251,14 @@ def reference(obj: Any) -> Callable[[], Any]:
 
 
 def has_group_hooks() -> bool:
-    """Whether process groups have collective hooks of their own. Seen on 2.14.1; absent on 2.13.0."""
+    """Whether process groups have collective hooks of their own. Seen on 2.14.1; absent on 2.4.1 and 2.13.0."""
     return hasattr(dist, "ProcessGroup") and hasattr(dist.ProcessGroup, "register_pre_hook")
 
 
 def collective_ops() -> dict[str, Any]:
     """c10d's operators by name, such as `allreduce_`: what every collective passes, from Python or from C++.
 
-    Seen on 2.13.0 and 2.14.1. Empty where this torch registers none.
+    Seen on 2.4.1 to 2.14.1. Empty where this torch registers none.
     """
     names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("c10d::")]
     ops = {}
@@ -280,7 +279,7 @@ def intercept(library: torch.library.Library, op: Any, kernel: Callable[..., Any
 
     The kernel sits on BackendSelect, a key that every call carries (inference mode and any device included), that no
     c10d operator uses, and that lies below autograd, so torch's own warnings and the backends' kernels are untouched.
-    Seen on 2.13.0 and 2.14.1.
+    Seen on 2.4.1 to 2.14.1.
     """
     key = torch._C.DispatchKey.BackendSelect
     rest = torch._C._dispatch_keyset_full_after(key)
@@ -297,7 +296,7 @@ def intercept(library: torch.library.Library, op: Any, kernel: Callable[..., Any
 
 
 def release(library: torch.library.Library) -> None:
-    """Take an interception back. `Library._destroy` seen on 2.13.0 and 2.14.1; else the kernels stay, inert."""
+    """Take an interception back. `Library._destroy` seen on 2.4.1 to 2.14.1; else the kernels stay, inert."""
     _kernels.clear()
     destroy = getattr(library, "_destroy", None)
     if destroy is not None:
@@ -310,12 +309,12 @@ def argument_positions(op: Any) -> dict[str, int]:
 
 
 def unbox_group(boxed: Any) -> Any:
-    """The ProcessGroup inside an operator's argument. Seen on 2.13.0 and 2.14.1."""
+    """The ProcessGroup inside an operator's argument. Seen on 2.4.1 to 2.14.1."""
     return dist.ProcessGroup.unbox(boxed)
 
 
 def unbox_work(boxed: Any) -> Any:
-    """The Work inside an operator's result. Seen on 2.13.0 and 2.14.1."""
+    """The Work inside an operator's result. Seen on 2.4.1 to 2.14.1."""
     return dist.Work.unbox(boxed)
 
 
@@ -325,7 +324,7 @@ def operator_library() -> torch.library.Library:
 
 
 def comm_hook_name(ddp: Any) -> str:
-    """Name of the communication hook that a DDP module has, or "". Seen on 2.13.0, 2.14.1; else what Python holds."""
+    """Name of the communication hook that a DDP module has, or "". Seen on 2.4.1 to 2.14.1; else what Python holds."""
     try:
         return str(ddp._get_ddp_logging_data().get("comm_hook", ""))
     except Exception:
@@ -339,7 +338,7 @@ _register_comm_hook = getattr(dist, "_register_comm_hook", None)
 def register_comm_hook(reducer: Any, state: Any, hook: Callable[..., Any]) -> None:
     """Put a hook into a reducer, once in its life, without DDP's own notes of it. Raises RuntimeError if one is there.
 
-    Seen on 2.13.0 and 2.14.1, as is `_run_allreduce_hook`.
+    Seen on 2.4.1 to 2.14.1, as is `_run_allreduce_hook`.
     """
     if _register_comm_hook is None:
         raise RuntimeError("this torch has no _register_comm_hook")
@@ -357,7 +356,7 @@ def replace_hook_registration(
     """Let all registrations of communication hooks, and the work handles of `join`, pass these functions.
 
     DDP calls `dist._register_comm_hook(reducer, state, hook)`, `dist._register_builtin_comm_hook(reducer, kind)` and
-    `reducer._set_forward_pass_work_handle(work, static)`. Seen on 2.13.0 and 2.14.1; what is missing is left out.
+    `reducer._set_forward_pass_work_handle(work, static)`. Seen on 2.4.1 to 2.14.1; what is missing is left out.
     """
     for name, replacement in (("_register_comm_hook", hook), ("_register_builtin_comm_hook", builtin)):
         original = getattr(dist, name, None)
@@ -381,7 +380,7 @@ def replace_hook_registration(
 def device_functions() -> list[tuple[Any, str]]:
     """(owner, name) of every function that makes a tensor on a device: what `torch.set_default_device` acts upon.
 
-    `torch.utils._device._device_constructors` seen on 2.13.0 and 2.14.1; else the usual names.
+    `torch.utils._device._device_constructors` seen on 2.4.1 to 2.14.1; else the usual names.
     """
     try:
         from torch.utils._device import _device_constructors

@@ -11,7 +11,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -67,6 +67,9 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key, windowsVirtualKeyCode=code)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
+    async def close(self) -> None:
+        await self.call("Page.close")
+
     async def click(self, column: int, line: int) -> None:
         """Click on the middle of a cell."""
         place = "JSON.stringify(document.querySelector('.xterm-screen').getBoundingClientRect())"
@@ -75,6 +78,10 @@ class Page:
         y = box["y"] + (line + 0.5) * box["height"] / self.screen.lines
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    async def picture(self, path: Path) -> None:
+        """What a person sees, as a PNG."""
+        path.write_bytes(base64.b64decode((await self.call("Page.captureScreenshot"))["data"]))
 
     def text(self) -> str:
         return "\n".join(self.screen.display)
@@ -88,9 +95,28 @@ class Page:
         raise AssertionError(self.text())
 
 
+class Browser:
+    """A Chromium of its own, with as many pages as wanted."""
+
+    def __init__(self, session: aiohttp.ClientSession, port: str, open_until: AsyncExitStack) -> None:
+        self._session, self._address, self._open_until = session, f"http://127.0.0.1:{port}", open_until
+
+    async def open(self, url: str) -> Page:
+        async with self._session.put(f"{self._address}/json/new?about:blank") as answer:
+            target = await answer.json()
+        address = target["webSocketDebuggerUrl"]
+        made = Page(await self._open_until.enter_async_context(self._session.ws_connect(address, max_msg_size=0)))
+        listening = asyncio.create_task(made.listen())
+        self._open_until.callback(listening.cancel)
+        for domain in ("Network", "Runtime", "Page"):
+            await made.call(f"{domain}.enable")
+        await made.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        await made.call("Page.navigate", url=url)
+        return made
+
+
 @asynccontextmanager
-async def page(url: str, profile: Path, window: str = "1300,800") -> AsyncIterator[Page]:
-    """Open `url` in a Chromium of its own."""
+async def browser(profile: Path, window: str = "1300,800") -> AsyncIterator[Browser]:
     chromium = subprocess.Popen(
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
          f"--window-size={window}",
@@ -104,18 +130,15 @@ async def page(url: str, profile: Path, window: str = "1300,800") -> AsyncIterat
                 break
             await asyncio.sleep(0.1)
         port = port_file.read_text().split()[0]
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                target = next(t for t in await answer.json() if t["type"] == "page")
-            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                made = Page(socket)
-                listening = asyncio.create_task(made.listen())
-                for domain in ("Network", "Runtime", "Page"):
-                    await made.call(f"{domain}.enable")
-                await made.call("Emulation.setFocusEmulationEnabled", enabled=True)
-                await made.call("Page.navigate", url=url)
-                yield made
-                listening.cancel()
+        async with aiohttp.ClientSession() as session, AsyncExitStack() as open_until:
+            yield Browser(session, port, open_until)
     finally:
         chromium.kill()
         chromium.wait()
+
+
+@asynccontextmanager
+async def page(url: str, profile: Path, window: str = "1300,800") -> AsyncIterator[Page]:
+    """Open `url` in a Chromium of its own."""
+    async with browser(profile, window) as made:
+        yield await made.open(url)

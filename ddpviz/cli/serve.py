@@ -1,4 +1,4 @@
-"""`ddpviz serve`: the dashboard in a browser, one viewer a tab, all of one run. Needs the extra `ddpviz[serve]`.
+"""`ddpviz serve`: the dashboard in a browser, every tab a view of one run. Needs the extra `ddpviz[serve]`.
 
 A page in a browser may talk to any address, and the server knows no passwords: so requests that another site's page
 makes, or that reach a loopback address under another name, are refused.
@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 from textual_serve.server import Server
 
+from ddpviz.cli.viewers import Tab, Viewers, size_of
 from ddpviz.language import _, current
 
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -40,7 +41,7 @@ _POLICY = (
 
 
 def command(run_dir: Path) -> str:
-    """What a tab runs: a viewer of that run."""
+    """What tabs look at: a viewer of that run."""
     package = Path(__file__).resolve().parents[2]
     return "exec " + shlex.join(
         [sys.executable, "-c", _VIEWER, str(package), "watch", "--lang", current(), str(run_dir)]
@@ -49,7 +50,7 @@ def command(run_dir: Path) -> str:
 
 def serve(run_dir: Path, host: str, port: int) -> None:
     """Serve viewers of a run until Ctrl-C. Raises OSError if the address cannot be had."""
-    _Viewers(command(run_dir), host=host, port=port, title=f"ddpviz {run_dir.name}").serve()
+    _Server(command(run_dir), host=host, port=port, title=f"ddpviz {run_dir.name}").serve()
 
 
 def allowed(host: str, name: str, origin: str | None) -> bool:
@@ -60,8 +61,12 @@ def allowed(host: str, name: str, origin: str | None) -> bool:
     return origin is None or origin.split("://", 1)[-1] == name
 
 
-class _Viewers(Server):
+class _Server(Server):
     """textual-serve's server, quiet, guarded, and reachable under the name that the browser used."""
+
+    def __init__(self, command: str, *, host: str, port: int, title: str) -> None:
+        super().__init__(command, host=host, port=port, title=title)
+        self.viewers = Viewers(command, self.download_manager)
 
     def initialize_logging(self) -> None:
         pass
@@ -76,6 +81,19 @@ class _Viewers(Server):
                 file=sys.stderr,
                 flush=True,
             )
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        await self.viewers.close()
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        try:
+            size = size_of(request.query.get("width", 80), request.query.get("height", 24))
+        except ValueError:
+            raise web.HTTPBadRequest from None
+        socket = web.WebSocketResponse(heartbeat=15)
+        await socket.prepare(request)
+        await Tab(socket, self.viewers, size).run()
+        return socket
 
     async def handle_index(self, request: web.Request) -> Any:
         self.public_url = f"{request.scheme}://{request.host}"

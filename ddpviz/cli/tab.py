@@ -14,7 +14,6 @@ NICE = 15
 
 def main() -> int:
     """Run the command line in `sys.argv` as a viewer."""
-    os.environ.update(QUIET)
     if hasattr(os, "nice"):
         os.nice(NICE)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

@@ -142,6 +142,11 @@ class Main(TimeKeys):
         self.cursor = play.advance(snap.tl, self.cursor, min(passed, 0.25), running=snap.running)
         self._draw()
 
+    @property
+    def settled(self) -> bool:
+        """It shows the run as far as that is written."""
+        return self._snap is not None and self._snap.complete and self._drawn is not None
+
     def _draw(self) -> None:
         """Tell what is in sight, if anything is new: nothing is drawn while nothing changes."""
         snap = self._snap

@@ -51,7 +51,7 @@ class Page:
                 if frame["opcode"] == 2:
                     self._stream.feed(base64.b64decode(frame["payloadData"]))
             elif method == "Runtime.exceptionThrown":
-                self.errors.append(str(params["exceptionDetails"].get("text")))
+                self.errors.append(str(params["exceptionDetails"]))
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._ids)

@@ -6,6 +6,7 @@ from typing import Any
 
 from textual.drivers.web_driver import WebDriver
 
+from ddpviz.cli.tab import step_back
 from ddpviz.dashboard.main import Main
 
 LOOK = 0.05  # seconds between two looks whether the run is on the screen
@@ -39,6 +40,7 @@ class Announcing(WebDriver):
     def _until_ready(self) -> None:
         if self._ready():
             self._app.call_later(self._whole)
+            step_back()
         else:
             self._app.set_timer(LOOK, self._until_ready)
 

@@ -28,12 +28,14 @@ _FOREIGN_FONT = "https://fonts.googleapis.com/css?family=Roboto%20Mono"
 _FONT = """@font-face { font-family: "Roboto Mono"; font-weight: 100 700;
   src: url("/static/fonts/RobotoMono-VariableFont_wght.ttf") format("truetype"); }
 """
-# Keys work at once, not only after a click into the page.
-_FOCUS = (
-    '<script>addEventListener("load", () => {\n  const waiting = setInterval(() => {\n    const terminal '
-    '= document.querySelector(".xterm-helper-textarea");\n    if (terminal) { clearInterval(waiting); '
-    "terminal.focus(); }\n  }, 100);\n});</script>\n</body>"
-)
+# Keys work at once, not only after a click into the page; its script cannot bear the focus before it is connected.
+_FOCUS = """<script>addEventListener("load", () => {
+  const waiting = setInterval(() => {
+    const terminal = document.querySelector("body.-loaded .xterm-helper-textarea");
+    if (terminal) { clearInterval(waiting); terminal.focus(); }
+  }, 100);
+});</script>
+</body>"""
 _POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; script-src 'self' 'unsafe-inline'; img-src "
     "'self' data:; font-src 'self' data:; connect-src 'self' ws: wss:"

@@ -85,11 +85,13 @@ class Viewer(AppService):
         await asyncio.wait([self._opening])
         if self._process is None:
             return
-        with contextlib.suppress(asyncio.TimeoutError):
+        try:
             await asyncio.wait_for(super().stop(), _LAST)
-        if self._process.returncode is None:
+            await asyncio.wait_for(self._process.wait(), _LAST)
+        except asyncio.TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
+            await self._process.wait()
 
     async def on_meta(self, data: bytes) -> None:
         meta = json.loads(data)
@@ -178,7 +180,7 @@ class Tab:
         try:
             await self._look()
             async for message in self._socket:
-                if message.type == WSMsgType.TEXT:
+                if message.type == WSMsgType.TEXT and self in self._viewers.tabs:
                     with contextlib.suppress(ValueError, TypeError, LookupError):  # no page of ours said that
                         await self._hear(*message.json())
         finally:
@@ -205,6 +207,8 @@ class Tab:
 
     async def _look(self) -> None:
         """See the shared viewer of its size, or its own."""
+        if self not in self._viewers.tabs:  # it has left
+            return
         viewer = self._own or self._viewers.shared(self._size)
         if viewer is self._next:
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 import string
 from collections.abc import Iterator
 from dataclasses import replace
@@ -110,6 +112,25 @@ def test_programs_read_english_whatever_people_read() -> None:
     language.use("ru")
     assert "Шаг" in " ".join(f.message for f in find(tl))
     assert to_json(tl, find_in_english(tl)) == english
+
+
+@pytest.mark.parametrize("name", ["uneven", "unsynced-step", "failed"])
+def test_a_page_is_in_the_language_asked_for(tmp_path: Path, name: str) -> None:
+    """Beside words of the job (names, code, places) nothing of it is English."""
+    out = tmp_path / "page.html"
+    assert main(["export", str(RECORDINGS / name), "--to", "html", "--lang", "ru", "-o", str(out)]) == 0
+    page = out.read_text("utf-8")
+    assert '<html lang="ru">' in page
+    shown = re.sub(r"<(style|pre|code)\b.*?</\1>|/[\w./]+\.py", " ", page, flags=re.DOTALL)
+    said = {html.unescape(text).strip() for text in re.findall(r">([^<>]+)<", shown)}
+    entries = [entry for entry in catalogue.load("ru") if isinstance(entry.id, str) and entry.id]
+    assert not said & {str(entry.id) for entry in entries if entry.id != entry.string}
+    for words in ("Шкала синхронизации", "Находки", "Ранги", "состояние", "последнее событие"):
+        assert words in said
+    drawing = tmp_path / "run.svg"
+    assert main(["export", str(RECORDINGS / name), "--to", "svg", "--lang", "ru", "-o", str(drawing)]) == 0
+    assert "шаг без усреднённых градиентов" in drawing.read_text("utf-8")
+    assert "micro-step" not in drawing.read_text("utf-8")
 
 
 def test_help_and_complaints_are_in_the_language_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

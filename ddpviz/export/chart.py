@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpviz.export import words
+from ddpviz.language import _
 from ddpviz.timeline import model as m
 from ddpviz.trace import records as r
 
@@ -37,7 +38,7 @@ def norms(module: m.Module) -> str:
     high = float(values.max()) or 1.0
     scale = _Scale(max(module.passes - 1, 1), low, high, log)
     parts = [*_axes(scale), *_lines(lines, scale), *_meetings(met, scale), *_key(module, lines)]
-    label = escape(f"gradient norms by micro-step, {len(lines)} ranks")
+    label = escape(_("gradient norms by micro-step, {ranks}", ranks=words.plural(len(lines), "rank")))
     height = _HEIGHT + 22 * (1 + len(lines) // 7)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="ddpviz" viewBox="0 0 {_WIDTH} {height}" '
@@ -117,7 +118,7 @@ def _lines(lines: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]
                 pen = "M"
                 yield (
                     f'<path class="cross" d="M{x - 4:.1f} {_TOP}l8 8m0 -8l-8 8">'
-                    f"<title>rank {rank}, micro-step {int(index[k])}: {words.number(float(value[k]))}</title></path>"
+                    f"<title>{escape(_told(rank, int(index[k]), float(value[k])))}</title></path>"
                 )
                 continue
             path.append(f"{pen}{x:.1f} {scale.y(float(value[k])):.1f}")
@@ -132,10 +133,15 @@ def _meetings(met: tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]], scale:
     for k in thin(*met, points=DOTS).tolist():
         index, value = int(met[0][k]), float(met[1][k])
         if math.isfinite(value):
+            told = escape(_("micro-step {index}: averaged norm {value}", index=index, value=words.number(value)))
             yield (
                 f'<circle class="synced" cx="{scale.x(index):.1f}" cy="{scale.y(value):.1f}" r="3.5">'
-                f"<title>micro-step {index}: averaged norm {words.number(value)}</title></circle>"
+                f"<title>{told}</title></circle>"
             )
+
+
+def _told(rank: int, index: int, value: float) -> str:
+    return _("rank {rank}, micro-step {index}: {value}", rank=rank, index=index, value=words.number(value))
 
 
 def _key(module: m.Module, lines: Mapping[int, object]) -> Iterator[str]:
@@ -144,11 +150,13 @@ def _key(module: m.Module, lines: Mapping[int, object]) -> Iterator[str]:
         if x > _WIDTH - 420:
             x, y = _LEFT, y + 20
         yield f'<path d="M{x} {y - 4}h26" stroke-width="2" {_pen(number)}/>'
-        yield f'<text x="{x + 32}" y="{y}">rank {rank}</text>'
+        name = _("rank {rank}", rank=rank)
+        yield f'<text x="{x + 32}" y="{y}">{escape(name)}</text>'
         x += 110
     more = len(module.lanes) - len(lines)
     yield f'<circle class="synced" cx="{x + 6}" cy="{y - 4}" r="3.5"/>'
-    yield f'<text x="{x + 16}" y="{y}">averaged{f"; {more} more ranks not drawn" if more else ""}</text>'
+    said = _("averaged; not drawn: {ranks}", ranks=words.plural(more, "more rank")) if more else _("averaged")
+    yield f'<text x="{x + 16}" y="{y}">{escape(said)}</text>'
 
 
 def _pen(number: int, *, dashed: bool = True) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpviz.export import words
+from ddpviz.language import N_, _
+from ddpviz.phrases import numbered
 from ddpviz.timeline import model as m
 from ddpviz.trace import records as r
 from ddpviz.trace.text import clean
@@ -34,11 +36,11 @@ _CLASS = {
     m.Sync.ABSENT: "absent",
 }
 LEGEND = (
-    ("local", "local"),
-    ("synced", "all-reduced"),
-    ("partial", "partly all-reduced"),
-    ("unfinished", "unfinished"),
-    ("absent", "never ran"),
+    ("local", N_("local")),
+    ("synced", N_("all-reduced")),
+    ("partial", N_("partly all-reduced")),
+    ("unfinished", N_("unfinished")),
+    ("absent", N_("never ran")),
 )
 
 STYLE = """
@@ -74,7 +76,8 @@ def to_svg(tl: m.Timeline) -> str:
         parts.append(f'<g transform="translate(0 {height})">{body}</g>')
         height, width = height + high, max(width, wide)
     if not parts:
-        parts, height = ['<text x="10" y="24">no DistributedDataParallel module was seen in this run</text>'], 40
+        nothing = escape(_("no DistributedDataParallel module was seen in this run"))
+        parts, height = [f'<text x="10" y="24">{nothing}</text>'], 40
     legend, high = legend_row(height)
     height += high
     title = escape(clean(f"ddpviz: {tl.run.title or tl.run.id}"))
@@ -88,14 +91,16 @@ def to_svg(tl: m.Timeline) -> str:
 def legend_row(y: int) -> tuple[str, int]:
     """The meaning of the shapes; the body and its height."""
     x, parts = 10, []
-    for kind, word in LEGEND:
+    for kind, english in LEGEND:
+        word = _(english)
         parts.append(_cell(kind, x, y + 4, 14, ""))
-        parts.append(f'<text class="dim" x="{x + 19}" y="{y + 16}">{word}</text>')
+        parts.append(f'<text class="dim" x="{x + 19}" y="{y + 16}">{escape(word)}</text>')
         x += 34 + 8 * len(word)
     parts.append(f'<path class="step" d="{_triangle(x + 6, y + 11)}"/>')
-    parts.append(f'<text class="dim" x="{x + 16}" y="{y + 16}">step</text>')
+    right, wrong = escape(_("step")), escape(_("step on gradients not averaged"))
+    parts.append(f'<text class="dim" x="{x + 16}" y="{y + 16}">{right}</text>')
     parts.append(f'<path class="cross" d="{_cross(x + 70, y + 11)}"/>')
-    parts.append(f'<text class="dim" x="{x + 80}" y="{y + 16}">step on gradients not averaged</text>')
+    parts.append(f'<text class="dim" x="{x + 80}" y="{y + 16}">{wrong}</text>')
     return "".join(parts), 28
 
 
@@ -107,17 +112,19 @@ def module_timeline(tl: m.Timeline, module: m.Module) -> tuple[str, int, int]:
     pitch = min(20.0, 1080 / max(bins, 1))
     size = pitch - min(_GAP, pitch / 4)
     name = escape(clean(words.module_name(tl, module)))
-    each = f", one cell = about {count / bins:.0f} passes" if count > bins else ""
-    told = f'<tspan class="dim" dx="12">{words.plural(count, "micro-step")}{each}</tspan>'
+    told = str(words.plural(count, "micro-step"))
+    if count > bins:
+        told += _(", one cell = about {passes}", passes=words.plural(round(count / bins), "pass"))
+    told = f'<tspan class="dim" dx="12">{escape(told)}</tspan>'
     parts = [f'<text x="10" y="18">{name}{told}</text>']
     rows = grouped(module)
-    labels = [f"rank {r[0]}" if len(r) == 1 else f"ranks {words.ranges(r)} ({len(r)})" for r in rows]
+    labels = [_names(r) + (f" ({len(r)})" if len(r) > 1 else "") for r in rows]
     labels = [label if len(label) <= 28 else f"{label[:12]}… ({len(r)})" for label, r in zip(labels, rows, strict=True)]
     left = 24 + _CHARACTER * max((len(label) for label in labels), default=0)
     top = 30
     for number, ranks in enumerate(rows):
         y = top + number * _ROW
-        parts.append(f'<text x="10" y="{y + 13}">{labels[number]}<title>{_names(ranks)}</title></text>')
+        parts.append(f'<text x="10" y="{y + 13}">{escape(labels[number])}<title>{escape(_names(ranks))}</title></text>')
         lane, stack = module.lanes[ranks[0]], tl.ranks[ranks[0]].stack if ranks[0] in tl.ranks else None
         inside = stack.pass_index if stack is not None and stack.module == module.id else -1
         parts.extend(_row(lane, labels[number], edges, left, pitch, size, y, inside))
@@ -168,7 +175,8 @@ def _row(
                 continue  # right steps are everywhere then, and hide the wrong ones
             centre = x + pitch - 1
             shape = ("cross", _cross(centre, y + 22, 4)) if bad_step else ("step", _triangle(centre, y + 22, 4))
-            told = f"{label}: step on gradients not averaged" if bad_step else f"{label}: optimizer step"
+            wrongly = _("{rank}: step on gradients not averaged", rank=label)
+            told = escape(wrongly if bad_step else _("{rank}: optimizer step", rank=label))
             yield f'<path class="{shape[0]}" d="{shape[1]}"><title>{told}</title></path>'
 
 
@@ -176,15 +184,15 @@ def _told(lane: m.Lane, label: str, lo: int, hi: int, kind: m.Sync) -> str:
     """The words behind one cell."""
     if hi - lo > 1:
         counts = np.bincount(lane.sync[lo:hi], minlength=8)
-        parts = [f"{counts[k]} {words.PASS_WORDS[k]}" for k in m.Sync if counts[k]]
-        return f"{label}, micro-steps {lo}-{hi - 1}: {', '.join(parts)}"
-    text = f"{label}, micro-step {lo}: {words.PASS_WORDS[kind]}"
+        parts = ", ".join(f"{counts[k]} {_(words.PASS_WORDS[k])}" for k in m.Sync if counts[k])
+        return _("{rank}, micro-steps {first}-{last}: {counts}", rank=label, first=lo, last=hi - 1, counts=parts)
+    text = _("{rank}, micro-step {index}: {sync}", rank=label, index=lo, sync=_(words.PASS_WORDS[kind]))
     if lo < len(lane.passes):
         row = lane.passes[lo]
         if int(row["flags"]) & r.PassFlag.HAS_LOCAL_NORM:
-            text += f", local norm {words.number(float(row['local_norm']))}"
+            text += _(", local norm {value}", value=words.number(float(row["local_norm"])))
         if int(row["flags"]) & r.PassFlag.HAS_NORM:
-            text += f", norm {words.number(float(row['norm']))}"
+            text += _(", norm {value}", value=words.number(float(row["norm"])))
     return text
 
 
@@ -208,7 +216,7 @@ def _cell(kind: str, x: float, y: float, size: float, title: str) -> str:
 
 
 def _names(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {words.ranges(ranks)}"
+    return str(numbered("rank", ranks, words.ranges(ranks)))
 
 
 def _triangle(x: float, y: float, size: float = 5) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ddpviz.language import N_, Words, _
+from ddpviz.language import N_, Words, _, pgettext
 from ddpviz.phrases import counted
 from ddpviz.timeline.model import Module, RankState, Site, Sync, Timeline
 from ddpviz.trace import records as r
@@ -216,14 +216,36 @@ def rank_end(tl: Timeline, rank: int) -> str:
     if state.signal is not None:
         return _("was killed by {signal_name}", signal_name=signal_name(state.signal))
     code = state.exit_code if state.exit_code is not None else state.exit.code if state.exit is not None else None
-    how = {"finished": "finished", "failed": "failed", "died": "died"}.get(
-        state.status, _("was {status}", status=state.status)
-    )
-    if code is not None and how != "finished":
+    how = rank_word(state.status)
+    if code is not None and state.status != "finished":
         how += _(" with exit code {code}", code=code)
     if state.exit is not None and state.exit.error:
         how += f" ({state.exit.error.splitlines()[0][:200]})"
     return how
+
+
+def rank_word(status: str) -> str:
+    """What a rank did or does, by its status: `finished`, `was running`."""
+    return {
+        "finished": pgettext("rank", "finished"),
+        "failed": pgettext("rank", "failed"),
+        "died": pgettext("rank", "died"),
+        "starting": pgettext("rank", "was starting"),
+        "running": pgettext("rank", "was running"),
+        "waiting": pgettext("rank", "was waiting"),
+    }.get(status, _("was {status}", status=status))
+
+
+def run_word(status: str) -> str:
+    """A run's status as a word."""
+    return {
+        "starting": pgettext("run", "starting"),
+        "running": pgettext("run", "running"),
+        "finished": pgettext("run", "finished"),
+        "failed": pgettext("run", "failed"),
+        "hung": pgettext("run", "hung"),
+        "interrupted": pgettext("run", "interrupted"),
+    }.get(status, status)
 
 
 def signal_name(number: int) -> str:

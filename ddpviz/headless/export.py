@@ -13,7 +13,7 @@ from pathlib import Path
 from ddpviz.export import page, perfetto, svg, tidy
 from ddpviz.export.load import load
 from ddpviz.export.report import in_parts
-from ddpviz.findings import find_in_english
+from ddpviz.findings import find, find_in_english
 from ddpviz.headless.console import Console, complain, reason
 from ddpviz.language import _
 from ddpviz.timeline.model import Timeline
@@ -56,7 +56,7 @@ _RENDER: dict[str, Callable[[Timeline], Iterable[bytes]]] = {
     "json": lambda tl: in_parts(tl, find_in_english(tl)),
     "perfetto": perfetto.in_parts,
     "csv": lambda tl: tidy.in_parts(tl, "passes"),
-    "html": lambda tl: [page.to_html(tl, find_in_english(tl)).encode()],
+    "html": lambda tl: [page.to_html(tl, find(tl)).encode()],
     "svg": lambda tl: [svg.to_svg(tl).encode()],
 }
 

@@ -205,7 +205,7 @@ def _standing(tl: m.Timeline, rank: int) -> list[str]:
         first = _("◌ rank {rank} has waited {since} in {waits}", rank=rank, since=since, waits=clean(waits))
     else:
         event = words.last_event(tl, rank)
-        first = _("◌ rank {rank} is {status}", rank=rank, status=state.status) + (
+        first = _("◌ rank {rank} {status}", rank=rank, status=words.rank_word(state.status)) + (
             _("; last: {event}", event=clean(event)) if event else ""
         )
     frames = [clean(frame) for frame in state.stack.frames if _OURS not in frame] if state.stack is not None else []

@@ -1,9 +1,10 @@
 """What a class costs: a job of two ranks watched in N tabs, against the same job with none.
 
-    python tests/benchmarks/tabs.py [--tabs N] [--seconds N]
+    python tests/benchmarks/tabs.py [--tabs N] [--touched N] [--seconds N]
 
-One server, one job, each tab a viewer of its own. Printed are the CPU time and memory of all viewers while they follow,
-and the median time of an optimizer step with and without them, in blocks that alternate within the one job.
+One server, one job. First all tabs only look, then some are touched and get viewers of their own. Printed are the CPU
+time and memory of the server and all viewers while they follow, and the median time of an optimizer step with and
+without them, in blocks that alternate within the one job.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import textwrap
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 import psutil
@@ -29,6 +31,7 @@ from ddpviz.timeline.fold import Fold
 from ddpviz.trace.reader import RunReader
 from tests.test_cli_serve import free_port, serving
 
+NONE = "no tab"
 SCRIPT = """
     import sys, time, torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel as DDP
@@ -66,28 +69,42 @@ async def drain(socket: aiohttp.ClientWebSocketResponse) -> None:
         pass
 
 
-async def watch(port: int, server: psutil.Process, tabs: int, seconds: float) -> list[tuple[bool, int, int]]:
-    """(with tabs, from, to) of each block."""
+class Block(NamedTuple):
+    what: str
+    begin: int
+    end: int
+
+
+async def watch(port: int, server: psutil.Process, tabs: int, touched: int, seconds: float) -> list[Block]:
+    """The blocks: no tab, tabs that look, and then some of them with a viewer of their own; twice."""
     blocks = []
+
+    def processes() -> list[psutil.Process]:
+        viewers = [child for child in server.children(recursive=True) if "ddpviz.cli.tab" in " ".join(child.cmdline())]
+        return [server, *viewers]
+
+    async def block(what: str) -> None:
+        before = {process: sum(process.cpu_times()[:2]) for process in processes()}
+        begun = time.monotonic_ns()
+        await asyncio.sleep(seconds)
+        blocks.append(Block(what, begun, time.monotonic_ns()))
+        cpu = sum(sum(process.cpu_times()[:2]) - at for process, at in before.items()) / seconds
+        memory = sum(process.memory_info().rss for process in before) >> 20
+        print(f"{what}: {len(before) - 1} viewers; with the server {cpu:.2f} of a core, {memory} MB", flush=True)
+
     async with aiohttp.ClientSession() as session:
         for _ in range(2):
-            begun = time.monotonic_ns()
-            await asyncio.sleep(seconds)
-            blocks.append((False, begun, time.monotonic_ns()))
-            address = f"ws://127.0.0.1:{port}/ws?width=140&height=40"
-            sockets = [
-                await session.ws_connect(address, headers={"Origin": f"http://127.0.0.1:{port}"}) for _ in range(tabs)
-            ]
+            await block(NONE)
+            address, page = f"ws://127.0.0.1:{port}/ws?width=140&height=40", {"Origin": f"http://127.0.0.1:{port}"}
+            sockets = [await session.ws_connect(address, headers=page, compress=15) for _ in range(tabs)]
             draining = [asyncio.create_task(drain(socket)) for socket in sockets]
-            await asyncio.sleep(max(10, tabs * 1.5))  # they start: Python and Textual are imported
-            before = sum(sum(p.cpu_times()[:2]) for p in server.children(recursive=True))
-            begun = time.monotonic_ns()
-            await asyncio.sleep(seconds)
-            blocks.append((True, begun, time.monotonic_ns()))
-            viewers = [p for p in server.children(recursive=True) if p.memory_info().rss > 30 << 20]
-            cpu = sum(sum(p.cpu_times()[:2]) for p in server.children(recursive=True)) - before
-            memory = sum(p.memory_info().rss for p in viewers) >> 20
-            print(f"{len(viewers)} viewers: {cpu / seconds:.2f} of a core, {memory} MB", flush=True)
+            await asyncio.sleep(5)
+            await block(f"{tabs} tabs that look")
+            if touched:
+                for socket in sockets[:touched]:
+                    await socket.send_json(["stdin", "1"])  # a key, and the view stays as it is
+                await asyncio.sleep(max(6, touched * 1.5))  # they start: Python and Textual are imported
+                await block(f"{tabs} tabs, {touched} with a viewer of their own")
             for socket in sockets:
                 await socket.close()
             for task in draining:
@@ -99,12 +116,13 @@ async def watch(port: int, server: psutil.Process, tabs: int, seconds: float) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tabs", type=int, default=30)
+    parser.add_argument("--touched", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=12.0)
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ddpviz-tabs-"))
     (folder / "job.py").write_text(textwrap.dedent(SCRIPT))
     run, port = folder / "run", free_port()
-    length = 2 * (2 * args.seconds + max(10, args.tabs * 1.5) + 3) + 10
+    length = 2 * (3 * args.seconds + 8 + max(6, args.touched * 1.5)) + 15
     job = subprocess.Popen(
         [sys.executable, "-m", "ddpviz", "run", "--no-ui", "-n", "2", "--backend", "gloo", "--run-dir", str(run),
          str(folder / "job.py"), str(length)],
@@ -114,15 +132,16 @@ def main() -> None:
         time.sleep(0.2)
     time.sleep(5)
     with serving(run, port, folder) as server:
-        blocks = asyncio.run(watch(port, psutil.Process(server.pid), args.tabs, args.seconds))
+        blocks = asyncio.run(watch(port, psutil.Process(server.pid), args.tabs, args.touched, args.seconds))
     job.wait()
     at = steps(run)
-    times: dict[bool, list[int]] = {True: [], False: []}
-    for tabs, begin, end in blocks:
+    times: dict[str, list[int]] = {}
+    for what, begin, end in blocks:
         inside = [t for t in at if begin <= t <= end]
-        times[tabs] += [b - a for a, b in itertools.pairwise(inside)]
-    plain, watched = (statistics.median(times[tabs]) / 1e6 for tabs in (False, True))
-    print(f"a step: {plain:.2f} ms with no tab, {watched:.2f} ms with {args.tabs}: {watched / plain:.3f}")
+        times.setdefault(what, []).extend(b - a for a, b in itertools.pairwise(inside))
+    plain = statistics.median(times[NONE])
+    for what, lasted in times.items():
+        print(f"a step, {what}: {statistics.median(lasted) / 1e6:.2f} ms, {statistics.median(lasted) / plain:.3f}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from ddpviz import language
+from ddpviz import language, quiz
 from ddpviz.cli import main
 from ddpviz.dashboard import narration, playback as play
 from ddpviz.dashboard.app import Dashboard
@@ -29,6 +29,7 @@ from ddpviz.export.load import load
 from ddpviz.export.report import to_json
 from ddpviz.findings import find, find_in_english
 from ddpviz.language import choose
+from ddpviz.lessons.catalogue import catalogue as lessons
 from ddpviz.phrases import counted, which_ranks
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -191,6 +192,44 @@ def test_nothing_overflows_at_80x24(spoken: str, tmp_path: Path, monkeypatch: py
 
     for name in ("accumulate", "uneven", "unsynced-step") if spoken == "ru" else ("uneven",):
         asyncio.run(look(name))
+
+
+def test_the_language_is_changed_while_one_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the palette: at once, at the place where one was, findings too; and it is kept."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    async def look() -> None:
+        language.use("en")
+        app = Dashboard(RECORDINGS / "uneven", motion=False, settings=Settings())
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.press("5")
+            await settle(app, pilot)
+            commands = {c.title: c.callback for c in app.get_system_commands(app.screen)}
+            commands["Language: русский"]()
+            for _turn in range(100):
+                await pilot.pause(0.05)
+                seen = "\n".join(lines(app))
+                if "Ранги идут не в ногу" in seen:
+                    break
+            assert "5 Находки" in seen
+            assert "Ранги идут не в ногу" in seen
+            assert "Findings" not in seen
+            assert app.screen.view == "findings"  # type: ignore[attr-defined]
+            assert Settings.load().language == "ru"
+            assert any(c.title == "Язык: English" for c in app.get_system_commands(app.screen))
+
+    asyncio.run(look())
+
+
+def test_what_lessons_saw_is_said_in_russian() -> None:
+    """Every fact on every recorded lesson: a case that is asked of a bare number would fall back to English."""
+    language.use("ru")
+    facts = dict.fromkeys(fact for one in lessons() for fact in one.seen)
+    for run in sorted(Path(quiz.RUNS).iterdir()):
+        tl = load(run)
+        for fact in facts:
+            said = fact(tl)
+            assert not said or re.search("[а-яё]{3}", said), said
 
 
 def test_quiet_tells_steps_and_mistakes_and_a_teacher_says_why() -> None:

@@ -20,6 +20,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.theme import Theme
 
+from ddpviz import language
 from ddpviz.dashboard import narration
 from ddpviz.dashboard.feed import Feed
 from ddpviz.dashboard.keymap import remapped
@@ -29,6 +30,7 @@ from ddpviz.dashboard.settings import Settings
 from ddpviz.dashboard.state import Cursor, Demo
 from ddpviz.dashboard.themes import THEMES, defaults
 from ddpviz.language import _
+from ddpviz.phrases import counted
 
 if TYPE_CHECKING:
     from ddpviz.launch import Job, JobSpec
@@ -46,6 +48,7 @@ class Dashboard(App[int]):
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar[list[BindingType]] = []
+    _ours: dict[str, Theme] | None = None
 
     def __init__(
         self,
@@ -145,9 +148,9 @@ class Dashboard(App[int]):
         self.watch_run(job.run_dir, job)
         self.notify(
             _(
-                "started again: {value}, {ranks} ranks",
-                value=" ".join(job.spec.args) or "the same options",
-                ranks=job.ranks,
+                "started again: {value}, {ranks}",
+                value=" ".join(job.spec.args) or _("the same options"),
+                ranks=counted(job.ranks or 1, "rank"),
             ),
             timeout=6,
         )
@@ -177,7 +180,7 @@ class Dashboard(App[int]):
     def say_problems(self) -> None:
         """What of the settings could not be taken, once."""
         for problem in (*self.settings.problems, *self._problems):
-            self.notify(escape(problem), title="settings", severity="warning", timeout=10)
+            self.notify(escape(problem), title=_("settings"), severity="warning", timeout=10)
         self.settings.problems = self._problems = ()
 
     def _obey_signals(self) -> None:
@@ -208,12 +211,28 @@ class Dashboard(App[int]):
         names = [theme.name for theme in THEMES]
         self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
 
+    def speak(self, wanted: str) -> None:
+        """Another language from now on, and at the next start: the screen is made anew where it stood."""
+        language.use(wanted)
+        self.keep(language=wanted)
+        before = self.screen
+        if isinstance(before, Main):
+            self.present = before.presenting
+            fresh = Main(before.feed, before.cursor, motion=before.motion)
+            self.switch_screen(fresh)
+            if before.view != fresh.view:
+                self.call_later(fresh.action_view, before.view)
+
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         if isinstance(screen, Main):
             for key in screen.commands():
                 yield SystemCommand(
                     _(key.help).rstrip("."), _("key {shown}", shown=key.shown), lambda a=key.action: self._do(screen, a)
                 )
+            for code, name in language.LANGUAGES.items():
+                if code != language.current():
+                    what, told = _("Language: {name}", name=name), _("at once, and kept in the settings")
+                    yield SystemCommand(what, told, lambda code=code: self.speak(code))
         for command in super().get_system_commands(screen):
             if command.title in ("Theme", "Change theme"):
                 yield command
@@ -224,9 +243,13 @@ class Dashboard(App[int]):
     @property
     def available_themes(self) -> dict[str, Theme]:
         """Ours alone, once they are registered: the others know nothing of the colour roles."""
-        themes = super().available_themes
-        ours = {theme.name: theme for theme in THEMES if theme.name in themes}
-        return ours if self.theme in ours else themes
+        if self._ours is None:  # asked for some hundred times a frame
+            themes = super().available_themes
+            ours = {theme.name: theme for theme in THEMES if theme.name in themes}
+            if self.theme not in ours:
+                return themes
+            self._ours = ours
+        return self._ours
 
     def run_to_exit(self) -> int:
         """Run in this terminal; afterwards the terminal is as it was and no process of our job is left."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddpviz import language
 from ddpviz.dashboard.figures import figures
 from ddpviz.dashboard.state import Cursor
 from ddpviz.findings import find
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
 
 
 def frames_a_second() -> int:
-    """How often the screen may change: 20, or what DDPVIZ_FPS says (viewers of a class need less)."""
+    """How often the screen may change: 22, or what DDPVIZ_FPS says (viewers of a class need less)."""
     text = os.environ.get("DDPVIZ_FPS", "")
-    return min(max(int(text), 1), 60) if text.isdecimal() else 20
+    return min(max(int(text), 1), 60) if text.isdecimal() else 22
 
 
 # seconds between looks: data flows, the run is live, nothing more will come
 QUICK, CALM, IDLE = max(0.03, 1 / frames_a_second() - 0.02), max(0.1, 1 / frames_a_second()), 0.5
 SLICE, MOST = 1 << 20, 4 << 20  # bytes folded before the first snapshot of a long recording, and at once later
 READING = 0.2  # seconds between two snapshots while a long recording is read
-SHARE = 4  # folding what is live takes one part in so many of the thread's time, however many files there are
-RULES_SHARE = 5  # the rules may take one part in this many of the thread's time
+SHARE = 5  # folding what is live takes one part in so many of the thread's time, however many files there are
+RULES_SHARE = 10  # the rules may take one part in this many of the thread's time
 RULES_AT_LEAST = 0.4  # seconds between two looks of the rules
 
 
@@ -108,6 +109,7 @@ class Feed:
         self._fold = Fold()
         self._findings: list[Finding] = []
         self._ruled_version = -1
+        self._ruled_in = ""  # the language of the findings
         self._rule_again = 0.0
         self._info: dict[str, Any] = {}
         self._code: int | None = None
@@ -182,8 +184,10 @@ class Feed:
         version, now = self._fold.timeline.version, time.monotonic()
         if not force and not self._running():
             return False  # a recording is read first, and judged once
-        if version == self._ruled_version or (now < self._rule_again and not (force and self._over())):
+        known = version == self._ruled_version and language.current() == self._ruled_in
+        if known or (now < self._rule_again and not (force and self._over())):
             return False
+        self._ruled_in = language.current()
         found = find(self._fold.timeline)
         self._trends = {module.id: figures(module) for module in self._fold.timeline.modules}
         self._rule_again = time.monotonic() + max((time.monotonic() - now) * RULES_SHARE, RULES_AT_LEAST)

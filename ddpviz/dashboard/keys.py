@@ -93,7 +93,7 @@ KEYS = (
     Key("question_mark,f1", "help", "?", "help", "This help.", "Everything else", -2),
     Key("a", "motion", "a", "", "Motion of Levels on or off.", "Everything else"),
     Key("e", "narration", "e", "", "Tell less or more: quiet, normal, teacher (says why, too).", "Everything else"),
-    Key("ctrl+p", "command_palette", "ctrl+p", "", "Every command by name, and the themes.", "Everything else"),
+    Key("ctrl+p", "command_palette", "ctrl+p", "", "Every command by name, themes, the language.", "Everything else"),
     Key("t", "next_theme", "t", "", "The next theme: dark, light, contrast, 16 colours.", "Everything else"),
     Key("s", "screenshot_svg", "s", "", "Save a picture of the screen (SVG).", "Everything else"),
     Key("q", "quit_job", "q", "quit", "Quit. A job that ddpviz started ends with it.", "Everything else", -1),

@@ -406,6 +406,6 @@ class Main(TimeKeys):
         if selected:
             self.app.copy_to_clipboard(selected)
             self.clear_selection()
-            self.notify("copied", timeout=1.5)
+            self.notify(_("copied"), timeout=1.5)
         else:
             self.dashboard.leave()

@@ -92,12 +92,13 @@ def chip(here: Situation, tl: Timeline, now: int) -> tuple[str, str]:
     """The run's state for the header: text and colour role."""
     code = tl.run.exit_code
     ended = _("  exit {code}", code=code) if code is not None else ""
+    bad = _("HUNG") if tl.run.status == "hung" else _("FAILED")
     return {
         State.STARTING: (_("{glyph} STARTING  {clock}", glyph=M.WAITING.glyph, clock=clock(now)), "running"),
         State.RUNNING: (_("● LIVE  {clock}", clock=clock(now)), "synced"),
         State.WAITING: (_("{glyph} WAITING {time}", glyph=M.WAITING.glyph, time=duration(here.since)), "waiting"),
         State.FINISHED: (_("■ FINISHED{ended}", ended=ended), "synced"),
-        State.FAILED: (f"{M.WRONG_STEP.glyph} {'HUNG' if tl.run.status == 'hung' else 'FAILED'}{ended}", "wrong"),
+        State.FAILED: (f"{M.WRONG_STEP.glyph} {bad}{ended}", "wrong"),
         State.INTERRUPTED: (_("■ INTERRUPTED{ended}", ended=ended), "running"),
         State.LOST: (_("{glyph} CANNOT FOLLOW", glyph=M.WRONG_STEP.glyph), "wrong"),
     }[here.state]

@@ -63,7 +63,7 @@ def step_cost(tl: m.Timeline) -> str:
     return _(
         "One optimizer step took {time} (median of {count}) and sent {sent} a rank.",
         time=words.duration(float(np.median(np.diff(ends)))),
-        count=len(ends),
+        count=words.plural(len(ends) - 1, "step"),
         sent=words.size(total / len(ends)),
     )
 

@@ -20,6 +20,13 @@ from ddpviz.findings.model import Finding
 from ddpviz.timeline.model import Lane, Module, Sync, Timeline
 from ddpviz.trace import records as r
 
+# plain numbers: an operation on an enum costs a microsecond, and a frame of 64 ranks has hundreds
+_HAS_LOCAL_NORM, _HAS_NORM = int(r.PassFlag.HAS_LOCAL_NORM), int(r.PassFlag.HAS_NORM)
+_CLEARED = int(r.PassFlag.CLEARED)
+_BUCKET_HAS_LOCAL_NORM, _BUCKET_HAS_NORM = int(r.BucketFlag.HAS_LOCAL_NORM), int(r.BucketFlag.HAS_NORM)
+_SENT = int(r.BucketFlag.SENT)
+_UNFINISHED = int(Sync.UNFINISHED)
+
 
 class Phase(IntEnum):
     """What a share of a level is made of."""
@@ -100,7 +107,7 @@ def _wire(made: Gathered | None, time: int) -> tuple[tuple[int, ...], int, int, 
     under_way = (rows["launch"] <= time) & ((rows["done"] == 0) | (time < rows["done"]))
     moving = set(rows["index"][under_way].tolist())
     ended = set(rows["index"][(rows["done"] > 0) & (rows["done"] <= time)].tolist()) - moving
-    synced = (made.sync == Sync.SYNCED) & ((made.rows["flags"] & int(r.PassFlag.HAS_NORM)) != 0)
+    synced = (made.sync == Sync.SYNCED) & ((made.rows["flags"] & _HAS_NORM) != 0)
     mean = float(made.rows["norm"][synced][0]) if synced.any() else None
     return tuple(sorted(moving)), len(ended), int(rows["index"].max()) + 1, mean, int(rows["layout"].max())
 
@@ -139,14 +146,14 @@ def _end(tl: Timeline, number: int) -> int:
 
 
 def _measured(lane: Lane, index: int, column: str) -> float | None:
-    flag = r.PassFlag.HAS_NORM if column == "norm" else r.PassFlag.HAS_LOCAL_NORM
+    flag = _HAS_NORM if column == "norm" else _HAS_LOCAL_NORM
     row = lane.passes[index]
     return float(row[column]) if int(row["flags"]) & flag else None
 
 
 def _before(lane: Lane, index: int) -> float | None:
     """What was there when pass `index` began."""
-    if index == 0 or int(lane.passes[index]["flags"]) & r.PassFlag.CLEARED:
+    if index == 0 or int(lane.passes[index]["flags"]) & _CLEARED:
         return 0.0
     if int(lane.passes[index]["window"]) != int(lane.passes[index - 1]["window"]):
         return 0.0
@@ -164,18 +171,20 @@ def _level(made: Gathered, at: int, rank: int, time: int, rest: int) -> Level:
     flags = int(row["flags"])
     emptied = max(rest, int(made.stepped.max()) if rest else 0) < time and int(made.cleared[at]) <= time
     if emptied:
-        return Level(rank, 0.0 if flags & r.PassFlag.HAS_LOCAL_NORM else None, (), empty=True)
-    if not flags & r.PassFlag.HAS_LOCAL_NORM:
+        return Level(rank, 0.0 if flags & _HAS_LOCAL_NORM else None, (), empty=True)
+    if not flags & _HAS_LOCAL_NORM:
         return Level(rank, None, ())
     local = float(row["local_norm"])
     begin, end = int(row["begin"]), max(int(row["end"]), int(row["begin"]) + 1)
     before = _before(lane, made.index) if time < end else None
     rows = made.buckets[made.owner == at]
-    known = len(rows) > 0 and bool(((rows["flags"] & int(r.BucketFlag.HAS_LOCAL_NORM)) != 0).all())
+    known = len(rows) > 0 and bool(((rows["flags"] & _BUCKET_HAS_LOCAL_NORM) != 0).all())
+    if known and time >= end and made.sync[at] == _UNFINISHED:
+        known = False  # it raised: what its all-reduce would have brought never came
     if known and math.isfinite(local):
         parts = tuple(_part(bucket, before, local, begin, end, time) for bucket in rows)
     else:
-        averaged = made.sync[at] == Sync.SYNCED and time >= end and flags & r.PassFlag.HAS_NORM
+        averaged = made.sync[at] == Sync.SYNCED and time >= end and flags & _HAS_NORM
         square = float(row["norm"]) ** 2 if averaged else _rise(before, local * local, begin, end, time)
         parts = (Part(-1, square, Phase.SYNCED if averaged else Phase.LOCAL),)
     if made.wrong[at] and rest < time and int(made.stepped[at]) <= time:
@@ -197,8 +206,8 @@ def _part(row: np.void, before: float | None, local: float, begin: int, end: int
     share = own / (local * local) if local else 0.0
     number = int(row["index"])
     launch, done = int(row["launch"]), int(row["done"])
-    sent = bool(int(row["flags"]) & r.BucketFlag.SENT) and launch > 0
-    measured = bool(int(row["flags"]) & r.BucketFlag.HAS_NORM)
+    sent = bool(int(row["flags"]) & _SENT) and launch > 0
+    measured = bool(int(row["flags"]) & _BUCKET_HAS_NORM)
     if not sent or time < launch:
         ready = int(row["ready"]) or end
         start = None if before is None else before * math.sqrt(share)
@@ -215,7 +224,7 @@ def scale(module: Module, index: int, around: int = 64) -> float:
     top = 0.0
     for lane in module.lanes.values():
         rows = lane.passes[max(index // around - 1, 0) * around : (index // around + 1) * around]
-        values = rows["local_norm"][(rows["flags"] & int(r.PassFlag.HAS_LOCAL_NORM)) != 0]
+        values = rows["local_norm"][(rows["flags"] & _HAS_LOCAL_NORM) != 0]
         values = values[np.isfinite(values)]
         top = max(top, float(values.max(initial=0.0)))
     return top or 1.0

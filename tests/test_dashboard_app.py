@@ -270,6 +270,27 @@ def test_zoom_and_maximise_and_filter(runs: dict[str, Path]) -> None:
     with_app(runs["unsynced"], act, size=(60, 30))
 
 
+def test_rows_that_ranks_share_name_hosts_and_a_key_makes_them_a_row_a_host(tmp_path: Path) -> None:
+    hosts = [f"node-{k // 4:02d}" for k in range(64)]
+    many = synth.write_run(tmp_path, "died", ranks=64, rank=45, windows=3, hosts=hosts, layers=False)
+
+    async def act(app: Dashboard, pilot: Pilot[int]) -> None:
+        await until(pilot, app, lambda: "rank 45 node-11 " in screen(app))
+        assert "ranks 0, 1 (+61) 16 hosts " in screen(app)
+        await pilot.press("h")
+        await until(pilot, app, lambda: "node-11 (4) " in screen(app))
+        dead = next(line for line in screen(app).splitlines() if "node-11 (4)" in line)
+        assert M.DEAD.glyph in dead
+        assert "rank 45 node-11" not in screen(app)
+        assert " more hosts: z makes room" in screen(app)
+        await pilot.press("z")
+        await until(pilot, app, lambda: all(f"node-{k:02d} (4) " in screen(app) for k in range(16)))
+        await pilot.press("h")
+        await until(pilot, app, lambda: "rank 45 node-11 " in screen(app))
+
+    with_app(many, act)
+
+
 def test_the_next_module(runs: dict[str, Path]) -> None:
     async def act(app: Dashboard, pilot: Pilot[int]) -> None:
         assert "MLP 1/2" in screen(app)

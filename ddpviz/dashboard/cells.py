@@ -195,21 +195,52 @@ def group(
 ) -> tuple[list[tuple[int, ...]], int]:
     """The ranks of each row, and how many groups found none: a row a rank, or where they do not fit, a row for all
     ranks that did the same so far. The odd ones come out; the largest group keeps its place."""
-    ranks = tuple(rank for rank in module.ranks if only is None or rank in only)
+    ranks = _wanted(module, only)
     if len(ranks) <= most:
         return [(rank,) for rank in ranks], 0
-    going = [len(lane.sync) for rank, lane in module.lanes.items() if _goes_on(tl, rank)]
-    common = min(going, default=module.passes)
-    alike: dict[object, list[int]] = {}
-    for rank in ranks:
-        alike.setdefault(_behaviour(tl, module, rank, common, meant), []).append(rank)
-    groups = [tuple(members) for members in alike.values()]
+    groups = alike(tl, module, meant=meant, only=only)
     if len(groups) <= most:
         return groups, 0
     largest = max(groups, key=len)
     odd = sorted((g for g in groups if g is not largest), key=lambda g: (-_worst(tl, module, g, meant), len(g)))
     kept = [largest, *odd[: max(most - 1, 0)]]
     return sorted(kept), len(groups) - len(kept)
+
+
+def by_host(
+    tl: Timeline, module: Module, *, meant: bool, most: int, only: tuple[int, ...] | None = None
+) -> tuple[list[tuple[int, ...]], int]:
+    """As `group`, with a row a host. Where they do not fit, those stay whose ranks did otherwise than most."""
+    hosts: dict[str, list[int]] = {}
+    for rank in _wanted(module, only):
+        hosts.setdefault(tl.ranks[rank].host if rank in tl.ranks else "", []).append(rank)
+    rows = [tuple(ranks) for ranks in hosts.values()]
+    if len(rows) <= most:
+        return rows, 0
+    kinds = alike(tl, module, meant=meant, only=only)
+    usual = max(kinds, key=len)
+    odd = {rank: 1 + _worst(tl, module, kind, meant) for kind in kinds if kind is not usual for rank in kind}
+    kept = sorted(rows, key=lambda row: -max(odd.get(rank, 0) for rank in row))[:most]
+    return sorted(kept), len(rows) - len(kept)
+
+
+def hosts_of(tl: Timeline, ranks: tuple[int, ...]) -> list[str]:
+    """Each host of these ranks once."""
+    return list(dict.fromkeys(tl.ranks[rank].host for rank in ranks if rank in tl.ranks and tl.ranks[rank].host))
+
+
+def _wanted(module: Module, only: tuple[int, ...] | None) -> tuple[int, ...]:
+    return tuple(rank for rank in module.ranks if only is None or rank in only)
+
+
+def alike(tl: Timeline, module: Module, *, meant: bool, only: tuple[int, ...] | None = None) -> list[tuple[int, ...]]:
+    """The ranks, those together that did the same so far."""
+    going = [len(lane.sync) for rank, lane in module.lanes.items() if _goes_on(tl, rank)]
+    common = min(going, default=module.passes)
+    kinds: dict[object, list[int]] = {}
+    for rank in _wanted(module, only):
+        kinds.setdefault(_behaviour(tl, module, rank, common, meant), []).append(rank)
+    return [tuple(members) for members in kinds.values()]
 
 
 def _goes_on(tl: Timeline, rank: int) -> bool:
@@ -246,8 +277,9 @@ def grid(
     factor: int,
     columns: int,
     meant: bool,
+    same: bool = True,
 ) -> Grid:
-    """The visible part: `columns` columns of `factor` passes from pass `first`."""
+    """The visible part: `columns` columns of `factor` passes from pass `first`. `same`: ranks in a row are alike."""
     start, stop = first, first + factor * columns
     total = length(tl, module)
     stop = min(stop, -(-total // factor) * factor)
@@ -257,7 +289,7 @@ def grid(
         codes = cells(tl, module, ranks[0], start, stop)
         marks = ticks(module, module.lanes.get(ranks[0]), start, stop, meant=meant)
         for rank in ranks[1:]:
-            if len(ranks) <= 64 or rank == ranks[-1]:  # they are alike: all but the live end is the same
+            if not same or len(ranks) <= 64 or rank == ranks[-1]:  # where alike, all but the live end is the same
                 codes = np.maximum(codes, cells(tl, module, rank, start, stop))
                 marks = np.maximum(marks, ticks(module, module.lanes.get(rank), start, stop, meant=meant))
         rows.append(Row(ranks, worst(codes, at), share_synced(codes, at), worst(marks, at)))

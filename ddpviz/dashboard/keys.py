@@ -77,6 +77,7 @@ KEYS = (
     Key("minus", "zoom(-1)", "-", "zoom", "Zoom out: a cell covers more micro-steps.", "Timeline", 6, "+ -"),
     Key("up", "rank(-1)", "↑", "", "The rank above.", "Timeline"),
     Key("down", "rank(1)", "↓", "", "The rank below.", "Timeline"),
+    Key("h", "by_host", "h", "", "A row a host, where there are several; and back.", "Timeline"),
     Key("p", "hold_job", "p", "", "Hold the job itself where no rank is in a collective, or let it go on.", "Demos"),
     Key("j", "control", "j", "", "The control panel: step and pace the job, change what its lesson exposes.", "Demos"),
     Key("l", "lesson", "l", "", "The lesson of this demo: what to look at, and what was seen so far.", "Demos"),

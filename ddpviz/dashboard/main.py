@@ -44,6 +44,7 @@ SMALLEST = (60, 16)
 ONLY_IN = {  # actions that mean nothing in the other views
     "drill": ("overview",),
     "zoom": ("overview",),
+    "by_host": ("overview",),
     "zoom_panel": ("overview",),
     "filter": ("overview", "layers", "output"),
 }
@@ -326,6 +327,11 @@ class Main(TimeKeys):
             overview.sync.zoom(by)
             self._drawn = None
             self._draw()
+
+    def action_by_host(self) -> None:
+        overview = self._views["overview"]
+        if isinstance(overview, Overview) and (said := overview.sync.by_host()):
+            self.notify(said, timeout=2)
 
     def action_rank(self, by: int) -> None:
         module = module_of(self._snap.tl, self.cursor) if self._snap else None

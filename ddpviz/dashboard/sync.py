@@ -6,6 +6,7 @@ Line API: all lines are built once when something changed, kept as Strips, and o
 from __future__ import annotations
 
 from time import monotonic
+from typing import NamedTuple
 
 from rich.style import Style
 from textual import events
@@ -36,6 +37,14 @@ ZOOMS = (
 )  # (cells of a column, passes in it)
 
 
+class _Grouped(NamedTuple):
+    key: object
+    groups: list[tuple[int, ...]]  # the ranks of each row
+    hidden: int  # groups that have no row
+    alike: list[tuple[int, ...]]  # ranks of which one stands for all
+    labels: list[str]
+
+
 class SyncTimeline(Drawn):
     DEFAULT_CSS = """
     SyncTimeline { width: 1fr; height: 1fr; }
@@ -55,7 +64,8 @@ class SyncTimeline(Drawn):
         self._map_line = -1
         self._map: tuple[float, object, Strip] | None = None
         self._total = 0
-        self._grouped: tuple[object, list[tuple[int, ...]], int] | None = None  # as long as nothing new is known
+        self._by_host = False
+        self._grouped: _Grouped | None = None  # as long as nothing new is known
 
     # -- what the app calls ---------------------------------------------------------------------------------------
 
@@ -82,6 +92,18 @@ class SyncTimeline(Drawn):
         self._zoom = min(max(self._zoom - by, 0), max(farthest, self._zoom if by > 0 else 0))
         self._first = None
         self._rebuild()
+
+    def by_host(self) -> str:
+        """A row a host, or rows by what the ranks did again; says which."""
+        if self._told is None or len(self._told[0].ranks) < 2:
+            return ""
+        if len(c.hosts_of(self._told[0], tuple(self._told[0].ranks))) < 2:
+            self._by_host = False
+            return _("all ranks run on one host")
+        self._by_host = not self._by_host
+        self._key = None
+        self._rebuild()
+        return _("a row a host") if self._by_host else _("a row a rank, or for all that did the same")
 
     def _scale(self) -> tuple[int, int]:
         """Cells of a column, and passes in it."""
@@ -130,22 +152,13 @@ class SyncTimeline(Drawn):
         ink = roles(self.app)
         meant = c.meant_local(module, findings)
         self._total = total = c.length(tl, module)
-        only = _filtered(module, cursor.filter)
-        most = max(height - 2, 1)  # beside the ruler and the legend
-        key = (id(tl), tl.version, module.id, meant, most, only)
-        if self._grouped is None or self._grouped[0] != key:
-            groups, hidden = c.group(tl, module, meant=meant, most=most, only=only)
-            if hidden:
-                groups, hidden = c.group(tl, module, meant=meant, most=max(most - 1, 1), only=only)
-            self._grouped = (key, groups, hidden)
-        groups, hidden = self._grouped[1:]
-        labels = [draw.label(ranks) for ranks in groups]
+        groups, hidden, alike, labels = self._group(tl, module, cursor, meant, max(height - 2, 1))
         self._gutter = gutter = max([7, *map(len, labels)]) + 1
 
         pitch, factor = self._scale()
         room = max((width - gutter) // pitch, 1)
         first = self._place(cursor, total, factor, room)
-        grid = c.grid(tl, module, groups, first=first, factor=factor, columns=room, meant=meant)
+        grid = c.grid(tl, module, groups, first=first, factor=factor, columns=room, meant=meant, same=not self._by_host)
         frame = draw.Frame(pitch, (cursor.index - first) // factor if cursor.index >= first else -1, ink)
 
         spare = height - 2 - len(groups) - (hidden > 0)
@@ -180,22 +193,41 @@ class SyncTimeline(Drawn):
             for _rest in range(gap):
                 put("", name, draw.between(grid, frame), its.ranks)
         if hidden:
-            put(
-                "",
-                ink["dim"],
-                [(_("{hidden} more groups of ranks: z makes room, / filters", hidden=hidden), ink["dim"])],
+            more = (
+                _("{hidden} more hosts: z makes room, / filters ranks", hidden=hidden)
+                if self._by_host
+                else _("{hidden} more groups of ranks: z makes room, / filters", hidden=hidden)
             )
+            put("", ink["dim"], [(more, ink["dim"])])
         if want_steps:
             put(_("step"), ink["dim"], draw.steps(grid, frame, nonfinite))
         while len(lines) < height - 1 - want_map:
             put("", ink["dim"], [])
         self._map_line = len(lines) if want_map else -1
         if want_map:
-            put(_("run"), ink["dim"], self._minimap(tl, module, groups, grid, total, meant, ink))
+            put(_("run"), ink["dim"], self._minimap(tl, module, alike, grid, total, meant, ink))
         lines.append(draw.legend(grid, width, ink, [M.NONFINITE] if nonfinite and want_steps else []))
         self._rows_at = where
         fill = self.rich_style
         return [strip(pieces, width, fill) for pieces in lines[:height]]
+
+    def _group(
+        self, tl: Timeline, module: Module, cursor: Cursor, meant: bool, most: int
+    ) -> tuple[list[tuple[int, ...]], int, list[tuple[int, ...]], list[str]]:
+        """What has a row beside the ruler and the legend, and how it is called."""
+        only = _filtered(module, cursor.filter)
+        key = (id(tl), tl.version, module.id, meant, most, only, self._by_host)
+        if self._grouped is None or self._grouped.key != key:
+            rows = c.by_host if self._by_host else c.group
+            groups, hidden = rows(tl, module, meant=meant, most=most, only=only)
+            if hidden:
+                groups, hidden = rows(tl, module, meant=meant, most=max(most - 1, 1), only=only)
+            alike = c.alike(tl, module, meant=meant, only=only) if self._by_host else groups
+            told = self._by_host or any(len(ranks) > 1 for ranks in groups)
+            told = told and len(c.hosts_of(tl, module.ranks)) > 1
+            labels = [draw.label(g, c.hosts_of(tl, g) if told else (), by_host=self._by_host) for g in groups]
+            self._grouped = _Grouped(key, groups, hidden, alike, labels)
+        return self._grouped[1:]
 
     def _place(self, cursor: Cursor, total: int, factor: int, room: int) -> int:
         """The first visible pass: at the live end, where the wheel left it, or so that the cursor is in sight."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ from rich.style import Style
 
 from ddpviz.dashboard import cells as c
 from ddpviz.dashboard.draw import Piece
+from ddpviz.dashboard.format import plural, shorten
 from ddpviz.dashboard.marks import M
 from ddpviz.language import N_, _
 
@@ -17,6 +18,7 @@ Inks = dict[str, Style]
 
 MIX = "▁▂▃▄▅▆▇"  # part of a column's passes was all-reduced: the higher, the more
 BOLD = Style(bold=True)
+HOST = 16  # cells of a host's name
 MARK_OF_CELL = {
     c.Cell.ABSENT: M.ABSENT,
     c.Cell.LOCAL: M.LOCAL,
@@ -63,8 +65,17 @@ class Frame:
         return Style(bgcolor=self.ink["cursor"].color)
 
 
-def label(ranks: tuple[int, ...]) -> str:
-    """`rank 3`, `ranks 0-62 (63)`, `ranks 1, 5 (+4)`."""
+def label(ranks: tuple[int, ...], hosts: Sequence[str] = (), *, by_host: bool = False) -> str:
+    """`rank 3`, `ranks 0-62 (63)`, `ranks 1, 5 (+4)`; with the host, or how many, where `hosts` are worth telling."""
+    if by_host and len(hosts) == 1:
+        return f"{shorten(hosts[0], HOST)} ({len(ranks)})"
+    text = _ranks(ranks)
+    if not hosts:
+        return text
+    return f"{text} {shorten(hosts[0], HOST) if len(hosts) == 1 else plural(len(hosts), 'host')}"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return _("rank {ranks}", ranks=ranks[0])
     if ranks[-1] - ranks[0] == len(ranks) - 1:

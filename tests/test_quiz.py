@@ -39,6 +39,13 @@ def test_a_question_has_right_answers_and_wrong_ones(number: int) -> None:
     assert not all(fitting)
 
 
+def test_every_pass_that_an_epoch_left_over_is_a_right_answer() -> None:
+    """Those that the next epoch's window swallows, and those that the run's end leaves behind."""
+    one = next(one for one in quiz.questions() if one.points is quiz.left_over)
+    tl = load(Path(quiz.RUNS) / one.run)
+    assert [index for index in passes(one.run) if one.fits(tl, index)] == [8, 9, 18, 19]
+
+
 def test_lines_to_choose_from_stand_in_the_scripts() -> None:
     one = next(one for one in quiz.questions() if "optimizer.step()" in one.choices)
     source = next(demo.path for demo in demo_scripts() if demo.name == one.run).read_text("utf-8")

@@ -151,9 +151,9 @@ def _ended(status: str) -> str:
 
 def _verdicts(a: Figures, b: Figures, same: list[str]) -> Iterator[str]:
     for rule in sorted(a.rules.keys() - b.rules.keys()):
-        yield _("{rule} ({rules}) is found in A and gone in B.", rule=rule, rules=a.rules[rule])
+        yield _("{rule} ({rules}) is found in A and gone in B.", rule=rule, rules=_(a.rules[rule]))
     for rule in sorted(b.rules.keys() - a.rules.keys()):
-        yield _("{rule} ({rules}) is new in B.", rule=rule, rules=b.rules[rule])
+        yield _("{rule} ({rules}) is new in B.", rule=rule, rules=_(b.rules[rule]))
     if both := sorted(a.rules.keys() & b.rules.keys()):
         same.append(_("found in both: {join}", join=", ".join(both)))
     elif not a.rules and not b.rules:

@@ -47,7 +47,7 @@ def _no_sync() -> tuple[Lesson, ...]:
                 _("First each batch of 64 comes in 4 pieces of 16, then in one: compare the windows."),
                 _("The averaged gradient is the same; the memory that the activations need is not."),
             ),
-            (special.same_gradient, special.halves, seen.used, seen.replicas),
+            (special.halves, special.same_gradient, seen.used, seen.replicas),
             other=("--accumulation", "8"),
             other_label=_("in 8 pieces"),
         ),

@@ -54,7 +54,9 @@ def added_too_late(lane: Lane, index: int) -> bool:
 
 
 def left_over(lane: Lane, index: int) -> bool:
-    """One of the passes that make a window longer than the first one was: left over from an epoch's end."""
+    """Left over from an epoch's end: of those that make a window longer than the first, or behind the last step."""
+    if index > int(lane.steps["after"].max(initial=-1)):
+        return True
     window = lane.passes["window"]
     usual = int((window == window[0]).sum())
     return bool((window == window[index]).sum() > usual) and int((window[:index] == window[index]).sum()) < 2
@@ -115,7 +117,7 @@ def questions() -> tuple[Question, ...]:
         Question(
             "unsynced-step",
             _("All later gradients are averaged. Do the replicas become equal again?"),
-            _("Equal gradients move different parameters by the same amount: they stay as far apart as they are."),
+            _("SGD moves different parameters by the same amount if the gradients are equal: they stay as far apart."),
             (_("yes, after the next step"), _("yes, but slowly"), _("no")),
             2,
         ),
@@ -146,7 +148,10 @@ def questions() -> tuple[Question, ...]:
         Question(
             "short-window",
             _("Point at a pass that was left over from the end of an epoch."),
-            _("It is one of the first two of a window that is longer than the others: no step followed them in time."),
+            _(
+                "No step followed it in its epoch: the next epoch's first window is longer by two, and the last two of "
+                "the run are in no step at all."
+            ),
             points=left_over,
         ),
         Question(

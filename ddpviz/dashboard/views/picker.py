@@ -144,7 +144,7 @@ class DemoPicker(Screen[None]):
     def on_mount(self) -> None:
         hints = [f"[b $primary]{key.shown}[/] {_(key.label)}" for key in self.KEYS if key.label]
         self.query_one("#hints", Static).update("   ".join(hints))
-        self.query_one(Demos).border_title = "demos"
+        self.query_one(Demos).border_title = _("demos")
         self.query_one(Demos).focus()
         self._show_source()
 

@@ -189,6 +189,19 @@ def test_a_skipped_batch_is_found_where_it_happened() -> None:
     assert "after micro-step 1 had no backward" in finding.message
 
 
+@pytest.mark.parametrize("shape", ["drift", "hang"])
+def test_a_hang_that_the_time_out_ended_is_explained_as_well(shape: str) -> None:
+    tl = synth.cluster_of(shape).timeline()
+    tl.run.status = "failed"
+    error = "RuntimeError: [unbound_buffer.cc:78] Timed out waiting 60000ms for recv operation to complete"
+    for state in tl.ranks.values():
+        state.exit = r.Exit(tl.now_ns, 1, "exception", error)
+    assert rules(tl) == {"uneven-ranks", "torch-refused"}
+    for state in tl.ranks.values():  # an error of its own is no time-out
+        state.exit = r.Exit(tl.now_ns, 1, "exception", "ValueError: no")
+    assert "uneven-ranks" not in rules(tl)
+
+
 @pytest.mark.parametrize(("strays", "want"), [(Net().numel, {"never-stepped"}), (24, set())])
 def test_an_optimizer_that_holds_a_copy_or_something_else(strays: int, want: set[str]) -> None:
     def train(me: Rank) -> Steps:

@@ -198,8 +198,8 @@ HANGS = {  # ranks, missing, line to look at, words of the message
     "barrier": (2, [1], 34, "Rank 1 waits in a barrier (hangs.py:34)"),
     "subgroup": (3, [0], 44, "Rank 0 waits in an all-reduce of ranks 0 and 2 (hangs.py:44)"),
     "before_init": (2, [1], 61, "in init_process_group() (hangs.py:17) for rank 1"),
-    "asleep": (2, [1], 70, "Rank 1 is idle outside any collective (hangs.py:70)"),
-    "gil": (2, [1], 24, "Rank 1 has an interpreter that does not answer"),
+    "asleep": (2, [1], 70, "Rank 1 has been idle outside any collective (hangs.py:70)"),
+    "gil": (2, [1], 24, "Rank 1 has an interpreter that has not answered"),
 }
 
 

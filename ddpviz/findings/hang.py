@@ -319,7 +319,7 @@ def missing(tl: Timeline, rank: int, now: int) -> Missing:
             rank,
             "waits",
             _(
-                "waits in {operation}{at} since {age}",
+                "has waited in {operation}{at} for {age}",
                 operation=standing.operation(tl, stack),
                 at=words.at(site),
                 age=age,
@@ -335,7 +335,7 @@ def missing(tl: Timeline, rank: int, now: int) -> Missing:
         return Missing(
             rank,
             "silent",
-            _("has an interpreter that does not answer since {quiet}{where}", quiet=quiet, where=where),
+            _("has an interpreter that has not answered for {quiet}{where}", quiet=quiet, where=where),
             last,
             state.beat_ns,
             site,
@@ -348,7 +348,7 @@ def missing(tl: Timeline, rank: int, now: int) -> Missing:
     return Missing(
         rank,
         "idle",
-        _("is idle outside any collective{where} since {age}", where=where, age=age),
+        _("has been idle outside any collective{where} for {age}", where=where, age=age),
         last,
         state.progress_ns,
         site,

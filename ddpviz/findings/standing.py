@@ -14,6 +14,8 @@ from ddpviz.trace import records as r
 
 # gloo 2.13.0 and 2.14.1, when the other end of a connection is gone
 PEER_GONE = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
+# ... and when a process group's time-out ends the wait: gloo's words, and the watchdog's of NCCL
+TIMED_OUT = re.compile(r"Timed out waiting \d+ms for (?:recv|send)|Watchdog caught collective operation timeout")
 SETUP = ("init_process_group", "DDP constructor", "new_group", "store barrier", "destroy_process_group")
 
 

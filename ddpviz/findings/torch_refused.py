@@ -30,8 +30,9 @@ def check(tl: Timeline) -> Iterator[Finding]:
         cases.sort(key=lambda c: (c[0].rank_of_words, c[1].rank))
         refusal, case = cases[0]
         ranks = tuple(sorted({c.rank for _rest, c in cases}))
+        here = tuple(sorted({c.rank for _rest, c in cases if _place(tl, c) == _place(tl, case)}))
         message, advice = refusal.explain(case)
-        message += _other_names(cases)
+        message += _other_names(cases) + _other_places(tl, cases)
         site = tl.site(case.rank, case.site)
         said = case.message.strip().splitlines()[0] if case.message.strip() else ""
         said = said if len(said) <= 160 else said[:157].rsplit(" ", 1)[0] + " ..."
@@ -39,10 +40,10 @@ def check(tl: Timeline) -> Iterator[Finding]:
         if refusal.crash:
             message = _("{ranks} crashed{at}: {message}", **who)
         elif case.where:
-            who["ranks"] = words.ranks(ranks, tuple(tl.ranks))
+            who["ranks"] = words.ranks(here, tuple(tl.ranks))
             message = _("PyTorch raised in the {where} on {ranks}{at}: {message}", where=case.where, **who)
         else:
-            who["ranks"] = words.ranks(ranks, tuple(tl.ranks))
+            who["ranks"] = words.ranks(here, tuple(tl.ranks))
             message = _("PyTorch raised on {ranks}{at}: {message}", **who)
         yield Finding(
             "torch-refused",
@@ -65,6 +66,18 @@ def _other_names(cases: list[tuple[Refusal, Case]]) -> str:
     first = cases[0][1].ungraded()
     others = [c for refusal, c in cases[1:] if refusal.kind == "unused" and c.ungraded() and c.ungraded() != first]
     return "".join(_(" On rank {rank} it left {names}.", rank=c.rank, names=c.names(c.ungraded())) for c in others[:3])
+
+
+def _other_places(tl: Timeline, cases: list[tuple[Refusal, Case]]) -> str:
+    """Where the others raised, if that was elsewhere."""
+    first = _place(tl, cases[0][1])
+    others = [(c.rank, tl.site(c.rank, c.site)) for _rest, c in cases[1:] if _place(tl, c) != first]
+    return "".join(_(" Rank {rank} raised it at {place}.", rank=k, place=at.short) for k, at in others[:3] if at.file)
+
+
+def _place(tl: Timeline, case: Case) -> tuple[str, int]:
+    site = tl.site(case.rank, case.site)
+    return site.file, site.line
 
 
 def explained(tl: Timeline, state: RankState) -> bool:

@@ -183,15 +183,19 @@ def _thrown_out(tl: Timeline, drift: Drift, index: int) -> str:
 
 
 def _done(tl: Timeline, module: Module, rank: int) -> bool:
-    """Whether the rank is done with its passes: it ended well, or waits in something else than such a pass."""
+    """Whether the rank is done with its passes: it ended well, or waits in something else than such a pass.
+
+    Where nobody ends a hang, the process group's time-out does, and the rank has failed in what it waited in.
+    """
     state = tl.ranks.get(rank)
     if state is None:
         return False
     if standing.finished(state):
         return True
     stack = state.stack
+    timed_out = state.exit is not None and standing.TIMED_OUT.search(state.exit.error) is not None
     return (
-        tl.run.status == "hung"
+        (tl.run.status == "hung" or timed_out)
         and stack is not None
         and stack.doing not in ("computing", "init_process_group")
         and not _inside(tl, module, rank)

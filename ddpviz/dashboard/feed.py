@@ -40,7 +40,7 @@ QUICK, CALM, IDLE = max(0.03, 1 / frames_a_second() - 0.02), max(0.1, 1 / frames
 SLICE, MOST = 1 << 20, 4 << 20  # bytes folded before the first snapshot of a long recording, and at once later
 READING = 0.2  # seconds between two snapshots while a long recording is read
 SHARE = 6  # folding what is live takes one part in so many of the thread's time, however many files there are
-RULES_SHARE = 10  # the rules may take one part in this many of the thread's time
+RULES_SHARE = 16  # the rules may take one part in this many of the thread's time
 RULES_AT_LEAST = 0.4  # seconds between two looks of the rules
 
 

@@ -70,10 +70,13 @@ class Viewer(AppService):
         return super()._build_environment(width, height) | QUIET | {"TEXTUAL_DRIVER": "ddpviz.cli.driver:Announcing"}
 
     async def _live(self) -> None:
-        with contextlib.suppress(OSError):  # no process could be started
+        try:
             await self._opening
             await self.run()
-        await self._over()  # a tab never stands still in silence, whatever a viewer died of
+        except OSError:  # no process could be started
+            pass
+        finally:
+            await self._over()  # a tab never stands still in silence, whatever a viewer died of
 
     async def ask(self) -> None:
         """Ask for a whole frame. One that is still starting will draw one anyway."""
@@ -88,7 +91,7 @@ class Viewer(AppService):
         try:
             await asyncio.wait_for(super().stop(), _LAST)
             await asyncio.wait_for(self._process.wait(), _LAST)
-        except asyncio.TimeoutError:
+        except Exception:  # it takes too long, or something went wrong
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
@@ -184,8 +187,10 @@ class Tab:
                     with contextlib.suppress(ValueError, TypeError, LookupError):  # no page of ours said that
                         await self._hear(*message.json())
         finally:
-            writing.cancel()
             await self.leave()
+            self.say(None)
+            await asyncio.wait([writing], timeout=2)
+            writing.cancel()
 
     async def leave(self) -> None:
         """Let go of its viewers, and of the browser."""

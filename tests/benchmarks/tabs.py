@@ -64,9 +64,12 @@ def steps(run: Path) -> list[int]:
     return [base + int(row["begin"]) for row in fold.timeline.modules[0].lanes[0].steps]
 
 
+received = [0]
+
+
 async def drain(socket: aiohttp.ClientWebSocketResponse) -> None:
-    async for _ in socket:
-        pass
+    async for message in socket:
+        received[0] += len(message.data)
 
 
 class Block(NamedTuple):
@@ -85,12 +88,15 @@ async def watch(port: int, server: psutil.Process, tabs: int, touched: int, seco
 
     async def block(what: str) -> None:
         before = {process: sum(process.cpu_times()[:2]) for process in processes()}
-        begun = time.monotonic_ns()
+        begun, received[0] = time.monotonic_ns(), 0
         await asyncio.sleep(seconds)
         blocks.append(Block(what, begun, time.monotonic_ns()))
         cpu = sum(sum(process.cpu_times()[:2]) - at for process, at in before.items()) / seconds
         memory = sum(process.memory_info().rss for process in before) >> 20
-        print(f"{what}: {len(before) - 1} viewers; with the server {cpu:.2f} of a core, {memory} MB", flush=True)
+        print(
+            f"{what}: {len(before) - 1} viewers; with the server {cpu:.2f} of a core, {memory} MB; {received[0] / seconds / 1e6:.1f} MB/s",
+            flush=True,
+        )
 
     async with aiohttp.ClientSession() as session:
         for _ in range(2):

@@ -179,8 +179,8 @@ class Dashboard(App[int]):
 
     def say_problems(self) -> None:
         """What of the settings could not be taken, once."""
-        for problem in (*self.settings.problems, *self._problems):
-            self.notify(escape(problem), title=_("settings"), severity="warning", timeout=10)
+        if problems := (*self.settings.problems, *self._problems):  # in one box: several would hide the screen
+            self.notify(escape("\n".join(problems)), title=_("settings"), severity="warning", timeout=10)
         self.settings.problems = self._problems = ()
 
     def _obey_signals(self) -> None:

@@ -93,10 +93,8 @@ async def watch(port: int, server: psutil.Process, tabs: int, touched: int, seco
         blocks.append(Block(what, begun, time.monotonic_ns()))
         cpu = sum(sum(process.cpu_times()[:2]) - at for process, at in before.items()) / seconds
         memory = sum(process.memory_info().rss for process in before) >> 20
-        print(
-            f"{what}: {len(before) - 1} viewers; with the server {cpu:.2f} of a core, {memory} MB; {received[0] / seconds / 1e6:.1f} MB/s",
-            flush=True,
-        )
+        load = f"with the server {cpu:.2f} of a core, {memory} MB; {received[0] / seconds / 1e6:.1f} MB/s to them"
+        print(f"{what}: {len(before) - 1} viewers; {load}", flush=True)
 
     async with aiohttp.ClientSession() as session:
         for _ in range(2):

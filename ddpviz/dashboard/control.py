@@ -148,11 +148,13 @@ class ControlPanel(ModalScreen[None]):
         for number, knob in enumerate(self._knobs):
             here = number == self._chosen
             value = self._values[knob.name]
+            if value == "-1":  # scripts say so where they mean that there is none
+                value = _("none")
             text.append("▌ " if here else "  ", ink["local"])
             text.append(f"{knob.label:<30}", ink["strong"] + bold if here else ink["text"])
             text.append(f"‹ {value} ›" if here else f"  {value}", ink["local"] + bold if here else ink["text"])
             if not knob.live:
-                waits = value != self._first[knob.name]
+                waits = self._values[knob.name] != self._first[knob.name]
                 text.append(
                     _("  Enter: start again") if waits else _("  (starts again)"), ink["running" if waits else "dim"]
                 )

@@ -118,7 +118,7 @@ def _bars(
 
 def _value(level: Level) -> str:
     if level.empty:
-        return "empty"
+        return _("empty")
     return _("not read") if level.value is None else norm(level.value)
 
 

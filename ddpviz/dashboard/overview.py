@@ -86,7 +86,7 @@ class Overview(Container):
     Overview.-starting .row, Overview.-starting #sync-panel { display: none; }
     Overview.-starting #starting-panel { display: block; }
     Overview Static { height: 1fr; }
-    Overview #overview-norms { background: $background; }
+    Overview #overview-norms { background: $background; overflow: hidden; }  /* drawn to fit */
     Overview #levels-panel { width: 1fr; }
     Overview #norms-panel { width: 1fr; }
     Overview #story-panel { width: 1fr; }

@@ -26,7 +26,7 @@ from ddpviz.dashboard.state import SPEEDS, Cursor
 from ddpviz.dashboard.themes import ROLES, THEMES
 from ddpviz.findings import find
 from ddpviz.timeline.fold import Fold
-from ddpviz.timeline.model import Timeline
+from ddpviz.timeline.model import Sync, Timeline
 from ddpviz.trace import records as r
 from ddpviz.trace.reader import Batch
 
@@ -204,6 +204,18 @@ def test_a_wrong_step_leaves_the_levels_apart_and_says_since_when() -> None:
     shown = levels(tl, module, int(made.stepped.max()), findings)
     assert {level.phase for level in shown.levels} == {Phase.WRONG}
     assert levels(tl, module, play.last_moment(module), findings).apart_since == 1
+
+
+def test_a_pass_that_raised_holds_no_mean() -> None:
+    """Its all-reduce was sent and brought nothing: what that rank holds is its own."""
+    tl = run()
+    module = tl.modules[0]
+    lane = module.lanes[0]
+    index = int(np.flatnonzero(lane.sync == int(Sync.SYNCED))[-1])
+    lane.sync = lane.sync.copy()
+    lane.sync[index] = int(Sync.UNFINISHED)
+    shown = levels(tl, module, play.rest(module, index), upto=index)
+    assert [level.phase for level in shown.levels] == [Phase.LOCAL, *[Phase.SYNCED] * (len(shown.levels) - 1)]
 
 
 def test_what_was_not_measured_is_not_drawn_as_a_number() -> None:

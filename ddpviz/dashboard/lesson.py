@@ -12,6 +12,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from ddpviz.dashboard.feed import Feed
 from ddpviz.dashboard.themes import roles
 from ddpviz.language import _
 from ddpviz.lessons import Lesson, lesson, told
@@ -48,7 +49,7 @@ def seen_text(one: Lesson, tl: Timeline, ink: dict[str, Style], *, lines: int = 
 
 
 class LessonScreen(ModalScreen[None]):
-    """The lesson so far, over the dashboard."""
+    """The lesson so far, over the dashboard; it goes on being told while the job runs."""
 
     DEFAULT_CSS = """
     LessonScreen { align: center middle; background: $background 60%; }
@@ -63,21 +64,39 @@ class LessonScreen(ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,l,q,enter", "dismiss(None)", show=False)]
 
-    def __init__(self, one: Lesson, tl: Timeline) -> None:
+    def __init__(self, one: Lesson, feed: Feed) -> None:
         super().__init__()
-        self._lesson, self._tl = one, tl
+        self._lesson, self._feed = one, feed
+        self._shown, self._text = Static(), Text()
 
     def compose(self) -> ComposeResult:
+        box = VerticalScroll(self._shown)
+        box.border_title = _("The lesson")
+        box.border_subtitle = _("Esc closes")
+        yield box
+
+    def on_mount(self) -> None:
+        self._tell()
+        self.set_interval(1, self._tell)
+
+    def _tell(self) -> None:
+        snap = self._feed.latest
+        if snap is None:
+            return
+        with self._feed.lock:
+            text = self._told(snap.tl)
+        if text != self._text:
+            self._text = text
+            self._shown.update(text)
+
+    def _told(self, tl: Timeline) -> Text:
         ink = roles(self.app)
         text = look_text(self._lesson, ink)
-        seen = seen_text(self._lesson, self._tl, ink)
-        over = self._tl.run.status not in ("starting", "running")
+        seen = seen_text(self._lesson, tl, ink)
+        over = tl.run.status not in ("starting", "running")
         if seen.plain:
             text.append("\n" + (_("What was seen") if over else _("What was seen so far")) + "\n", ink["strong"])
             text.append_text(seen)
         if self._lesson.other:
             text.append(_("\n\nv in the list of demos runs it beside: ") + self._lesson.other_label, ink["dim"])
-        box = VerticalScroll(Static(text))
-        box.border_title = _("The lesson")
-        box.border_subtitle = _("Esc closes")
-        yield box
+        return text

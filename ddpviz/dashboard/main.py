@@ -364,8 +364,7 @@ class Main(TimeKeys):
         if one is None or self._snap is None:
             self.notify(_("this run is not one of the demos"), timeout=2)
             return
-        with self.feed.lock:
-            self.app.push_screen(LessonScreen(one, self._snap.tl))
+        self.app.push_screen(LessonScreen(one, self.feed))
 
     def action_present(self) -> None:
         """Presenter's mode on or off."""

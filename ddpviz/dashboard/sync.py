@@ -26,6 +26,7 @@ from ddpviz.language import _
 from ddpviz.timeline.model import Module, Timeline
 
 LARGE = 6  # columns in sight where marks are large
+ROOMY, NAME = 96, 12  # from this width on a module's name has so many cells before the ruler
 MAP_EVERY = 0.5  # seconds between two looks at the whole run
 ZOOMS = (
     (10, 1),
@@ -153,7 +154,8 @@ class SyncTimeline(Drawn):
         meant = c.meant_local(module, findings)
         self._total = total = c.length(tl, module)
         groups, hidden, alike, labels = self._group(tl, module, cursor, meant, max(height - 2, 1))
-        self._gutter = gutter = max([7, *map(len, labels)]) + 1
+        named = min(len(module.name), NAME) if width >= ROOMY else 0
+        self._gutter = gutter = max([7, named, *map(len, labels)]) + 1
 
         pitch, factor = self._scale()
         room = max((width - gutter) // pitch, 1)

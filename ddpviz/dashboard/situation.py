@@ -133,7 +133,7 @@ def hang_lines(tl: Timeline, here: Situation, now: int) -> list[tuple[str, str]]
             lines.append((_("rank {rank}   never heard of", rank=rank), "wrong"))
             continue
         doing = waiting_for(tl, state)
-        since = _(" since {time}", time=duration(now - state.stack.since)) if doing and state.stack else ""
+        since = _(" for {time}", time=duration(now - state.stack.since)) if doing and state.stack else ""
         text = (
             _("in {doing}{since}", doing=doing, since=since)
             if doing

@@ -215,14 +215,6 @@ def _dim(said: str) -> str:
     return f'<p class="dim">{text(said)}</p>'
 
 
-def _heading(title: str) -> str:
-    return f"<h2>{text(title)}</h2>"
-
-
-def _dim(said: str) -> str:
-    return f'<p class="dim">{text(said)}</p>'
-
-
 def _header(*names: str) -> str:
     return "<table><tr>" + "".join(f"<th>{text(name)}" for name in names) + "</tr>"
 

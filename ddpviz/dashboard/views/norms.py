@@ -337,7 +337,9 @@ def _draw_legend(canvas: Canvas, lanes: list[Lane], index: int, chosen: int | No
         names = _("ranks {ranks}", ranks=fmt.ranges(lane.rank for lane in lanes))
         words += [(_("{names}: lowest", names=names), "local"), (_("median"), "text"), (_("highest"), "running")]
     if any(index < len(lane.sync) and lane.sync[index] in (Sync.SYNCED, Sync.PARTIAL) for lane in lanes):
-        means = list(dict.fromkeys(_at(lane, index, "norm", PassFlag.HAS_NORM) for lane in lanes))
+        told = dict.fromkeys(_at(lane, index, "norm", PassFlag.HAS_NORM) for lane in lanes)
+        # a rank that is not so far yet, or did not measure, does not disagree
+        means = [mean for mean in told if mean not in (M.ABSENT.glyph, fmt.norm(None))] or list(told)[:1]
         words.append(
             (
                 _("{mark} mean {values}", mark=MEAN, values=" ≠ ".join(means[:3])),

@@ -27,7 +27,7 @@ from ddpviz.dashboard.view import View
 from ddpviz.language import _
 from ddpviz.trace.text import clean
 
-CHART_EVERY, CHART_SHARE = 0.15, 20  # seconds between two drawings of the chart, which takes one part in 20 of them
+CHART_EVERY, CHART_SHARE = 0.2, 40  # seconds between two drawings of the chart, which takes one part in 40 of them
 WIDE, TALL = 100, 28  # cells and lines from which panels stand side by side
 SOLOS = ("", "sync", "levels", "norms", "story")  # what `z` fills the screen with, in turn
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddpviz.dashboard.app import Dashboard
+from ddpviz.dashboard.levels import Phase
 from ddpviz.dashboard.main import Main
 from ddpviz.dashboard.overview import Overview
 from ddpviz.dashboard.settings import Settings
@@ -61,7 +62,7 @@ def averaged(app: Dashboard) -> bool:
         return False
     overview._norms_at = 0.0  # the chart, which is drawn a few times a second, is to be of the same moment
     overview._norms_again()
-    return all(level.value for level in now.levels)
+    return all(level.value and level.phase is Phase.SYNCED for level in now.levels)
 
 
 def over(app: Dashboard) -> bool:

@@ -44,7 +44,7 @@ def test_stuck_only_after_the_limit() -> None:
     assert [w.rank for w in found.waiting] == [0]
     assert [m.rank for m in found.missing] == [1]
     assert found.waiting[0].what.startswith("the all-reduce of bucket 0 (2.bias and 2.weight) in micro-step 7")
-    assert found.missing[0].doing.startswith("waits in a barrier (train.py:30)")
+    assert found.missing[0].doing.startswith("has waited in a barrier (train.py:30)")
     assert "for rank 1, which will not come" in found.message
     assert found.site.line == 30
 
@@ -195,8 +195,8 @@ def check(tmp_path: Path, name: str, ranks: int, after: int) -> tuple[int | None
 
 
 HANGS = {  # ranks, missing, line to look at, words of the message
-    "barrier": (2, [1], 34, "Rank 1 waits in a barrier (hangs.py:34)"),
-    "subgroup": (3, [0], 44, "Rank 0 waits in an all-reduce of ranks 0 and 2 (hangs.py:44)"),
+    "barrier": (2, [1], 34, "Rank 1 has waited in a barrier (hangs.py:34)"),
+    "subgroup": (3, [0], 44, "Rank 0 has waited in an all-reduce of ranks 0 and 2 (hangs.py:44)"),
     "before_init": (2, [1], 61, "in init_process_group() (hangs.py:17) for rank 1"),
     "asleep": (2, [1], 70, "Rank 1 has been idle outside any collective (hangs.py:70)"),
     "gil": (2, [1], 24, "Rank 1 has an interpreter that has not answered"),

@@ -33,7 +33,7 @@ def _no_sync() -> tuple[Lesson, ...]:
             _("Accumulation, with no_sync and without"),
             (
                 _("Windows of four micro-steps: three local, the fourth all-reduced, then the step."),
-                _("Run it again with --no-sync off: the same steps, and every micro-step pays for an all-reduce."),
+                _("Run it again with -- --no-sync off: the same steps, and every micro-step pays for an all-reduce."),
             ),
             (seen.sent, seen.step_cost, seen.used, seen.replicas),
             other=("--no-sync", "off"),

@@ -42,7 +42,6 @@ KINDS = {
     "GATHER": CollectiveKind.GATHER,
 }
 _NOT_COUNTED = {"SEND", "RECV", "SPLIT", "NEW_WINDOW"}  # point to point, and what moves no data
-_kind_of: dict[Any, CollectiveKind | None] = {}  # by torch's own word, whose text takes 20 us; None: not counted
 
 
 class GroupWatch:
@@ -231,13 +230,16 @@ def _hook(session: Session, watch: GroupWatch, group: Any) -> None:
     watch.hook_ids = ids
 
 
+@functools.cache
+def _kind_of(word: Any) -> CollectiveKind | None:
+    """The kind by torch's own word for it, whose text takes 20 us; None: not counted."""
+    name = str(word).rsplit(".", 1)[-1]
+    return None if name in _NOT_COUNTED else KINDS.get(name, CollectiveKind.UNKNOWN)
+
+
 @guard.guarded
 def _before(session: Session, watch: GroupWatch, args: Any) -> None:
-    word = args.name
-    if word not in _kind_of:
-        name = str(word).rsplit(".", 1)[-1]
-        _kind_of[word] = None if name in _NOT_COUNTED else KINDS.get(name, CollectiveKind.UNKNOWN)
-    kind = _kind_of[word]
+    kind = _kind_of(args.name)
     if kind is None or current() is not session:
         return
     tensors = args.input_tensors or args.output_tensors

@@ -83,6 +83,13 @@ class Viewer(AppService):
         if self._stdin is not None:
             await self.send_meta({"type": "repaint"})
 
+    async def resize(self, size: Size) -> None:
+        """Another size, told once there is a process to tell."""
+        self.size = size
+        await asyncio.wait([self._opening])
+        if self._stdin is not None:
+            await self.set_terminal_size(*size)
+
     async def stop(self) -> None:
         """End it, kindly first."""
         await asyncio.wait([self._opening])
@@ -304,9 +311,7 @@ class Tab:
     async def _resize(self, size: Size) -> None:
         self._size = size
         if self._own is not None:
-            self._own.size = size
-            if self._own._stdin is not None:
-                await self._own.set_terminal_size(*size)
+            await self._own.resize(size)
             return
         if self._moving is not None:
             self._moving.cancel()

@@ -208,16 +208,22 @@ def group(
 
 
 def by_host(
-    tl: Timeline, module: Module, *, meant: bool, most: int, only: tuple[int, ...] | None = None
+    tl: Timeline,
+    module: Module,
+    kinds: list[tuple[int, ...]],
+    *,
+    meant: bool,
+    most: int,
+    only: tuple[int, ...] | None = None,
 ) -> tuple[list[tuple[int, ...]], int]:
-    """As `group`, with a row a host. Where they do not fit, those stay whose ranks did otherwise than most."""
+    """As `group`, with a row a host. Where they do not fit, those stay whose ranks did otherwise than most, by the
+    `kinds` that `alike` found."""
     hosts: dict[str, list[int]] = {}
     for rank in _wanted(module, only):
         hosts.setdefault(tl.ranks[rank].host if rank in tl.ranks else "", []).append(rank)
     rows = [tuple(ranks) for ranks in hosts.values()]
     if len(rows) <= most:
         return rows, 0
-    kinds = alike(tl, module, meant=meant, only=only)
     usual = max(kinds, key=len)
     odd = {rank: 1 + _worst(tl, module, kind, meant) for kind in kinds if kind is not usual for rank in kind}
     kept = sorted(rows, key=lambda row: -max(odd.get(rank, 0) for rank in row))[:most]

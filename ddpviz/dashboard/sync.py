@@ -5,6 +5,7 @@ Line API: all lines are built once when something changed, kept as Strips, and o
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -220,11 +221,12 @@ class SyncTimeline(Drawn):
         only = _filtered(module, cursor.filter)
         key = (id(tl), tl.version, module.id, meant, most, only, self._by_host)
         if self._grouped is None or self._grouped.key != key:
-            rows = c.by_host if self._by_host else c.group
-            groups, hidden = rows(tl, module, meant=meant, most=most, only=only)
+            kinds = c.alike(tl, module, meant=meant, only=only) if self._by_host else []
+            rows = partial(c.by_host, tl, module, kinds) if self._by_host else partial(c.group, tl, module)
+            groups, hidden = rows(meant=meant, most=most, only=only)
             if hidden:
-                groups, hidden = rows(tl, module, meant=meant, most=max(most - 1, 1), only=only)
-            alike = c.alike(tl, module, meant=meant, only=only) if self._by_host else groups
+                groups, hidden = rows(meant=meant, most=max(most - 1, 1), only=only)
+            alike = kinds if self._by_host else groups
             told = self._by_host or any(len(ranks) > 1 for ranks in groups)
             told = told and len(c.hosts_of(tl, module.ranks)) > 1
             labels = [draw.label(g, c.hosts_of(tl, g) if told else (), by_host=self._by_host) for g in groups]
